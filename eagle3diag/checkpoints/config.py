@@ -1,0 +1,271 @@
+"""A draft's ``config.json``, whichever trainer wrote it, as one normalised :class:`DraftConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
+from eagle3diag.checkpoints.names import canonical_names, layer_count
+from eagle3diag.checkpoints.tensors import Tensors
+
+#: ``transformer_layer_config`` of speculators holds only what differs from these (``to_diff_dict``); Transformers 5.24, ``models/{llama,qwen3}``.
+_CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "LlamaConfig": {
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+    },
+    "Qwen3Config": {
+        "hidden_size": 4096,
+        "intermediate_size": 22016,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+    },
+}
+
+
+@dataclass(frozen=True)
+class DraftConfig:
+    """What an engine needs to build the draft, with one meaning per field.
+
+    Attributes
+    ----------
+    aux_boundaries: boundaries that the config says the draft consumes, in the listed order; None when it says nothing.
+    n_aux: how many aux states ``fc`` takes: its width over ``target_hidden_size`` when the tensors are there, else what the config says.
+    rope_scaling: None for the plain rotation, else the raw object with ``rope_type`` set.
+    style: ``"flat"`` (SafeAILab, SpecForge, ModelOpt, ...) or ``"speculators"``.
+    assumed: everything that the file did not say and that was filled in, one sentence each.
+    raw: the file as it was read.
+    """
+
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_layers: int
+    vocab_size: int
+    draft_vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None
+    max_position_embeddings: int | None
+    hidden_act: str
+    aux_boundaries: tuple[int, ...] | None
+    n_aux: int
+    norm_before_residual: bool
+    norm_before_fc: bool
+    fc_norm: bool
+    norm_output: bool
+    tie_word_embeddings: bool
+    attention_bias: bool
+    dtype: str | None
+    architecture: str
+    style: str
+    assumed: tuple[str, ...]
+    raw: Mapping[str, Any]
+
+
+def read_config(raw: Mapping[str, Any], tensors: Tensors | None = None, *, where: object = "config.json") -> DraftConfig:
+    """Normalise ``raw``; ``tensors`` (headers are enough) settle what the config leaves open.
+
+    Raises
+    ------
+    MissingPart: a field that is needed is absent and cannot be derived.
+    UnreadableFile: a field has the wrong type.
+    """
+    speculators = "speculators_model_type" in raw or isinstance(raw.get("transformer_layer_config"), Mapping)
+    top = Fields(raw, where)
+    layer = Fields(_layer_config(top), where) if speculators else top
+    layer.assumed = top.assumed  # one list of notes, in the order of reading
+    shapes = _Shapes(tensors)
+
+    hidden = layer.integer("hidden_size")
+    if hidden is None and speculators:
+        hidden = shapes.of("norm.weight", 0)
+    if hidden is None:
+        raise layer.missing("hidden_size", "the width of the draft")
+    heads = layer.integer("num_attention_heads")
+    if heads is None:
+        raise layer.missing("num_attention_heads", "how many query heads the draft has")
+    target_hidden = top.integer("target_hidden_size") or hidden
+    vocab = layer.integer("vocab_size") or shapes.of("t2d", 0) or shapes.of("embed_tokens.weight", 0)
+    if vocab is None:
+        raise layer.missing("vocab_size", "the size of the target's vocabulary")
+    theta, scaling = rope(layer)
+    boundaries = _aux_boundaries(top, speculators)
+    return DraftConfig(
+        hidden_size=hidden,
+        target_hidden_size=target_hidden,
+        intermediate_size=_intermediate(layer, shapes),
+        num_heads=heads,
+        num_kv_heads=_kv_heads(layer, heads),
+        head_dim=_head_dim(layer, hidden, heads, shapes),
+        num_layers=_layers(layer, tensors),
+        vocab_size=vocab,
+        draft_vocab_size=_draft_vocab(top, vocab, shapes),
+        rms_norm_eps=_eps(layer),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_position_embeddings=layer.integer("max_position_embeddings"),
+        hidden_act=layer.text("hidden_act") or "silu",
+        aux_boundaries=boundaries,
+        n_aux=_n_aux(top, boundaries, target_hidden, shapes),
+        norm_before_residual=_norm_before_residual(top, speculators),
+        # Nested first: SGLang and vLLM read eagle_config before the top level (reference: engines' config tables).
+        norm_before_fc=top.flag("eagle_config.norm_before_fc", "norm_before_fc"),
+        fc_norm=top.flag("fc_norm") or top.flag("use_aux_norm"),
+        norm_output=top.flag("norm_output", "eagle_config.return_hidden_post_norm"),
+        tie_word_embeddings=top.flag("tie_word_embeddings"),
+        attention_bias=layer.flag("attention_bias"),
+        dtype=dtype_of(top) or dtype_of(layer),
+        architecture=_architecture(top),
+        style="speculators" if speculators else "flat",
+        assumed=tuple(top.assumed),
+        raw=raw,
+    )
+
+
+class _Shapes:
+    """Tensor shapes by canonical name; everything is None without tensors."""
+
+    def __init__(self, tensors: Tensors | None) -> None:
+        self.tensors = tensors
+        self.names = canonical_names(tensors) if tensors is not None else {}
+
+    def of(self, name: str, axis: int) -> int | None:
+        """The length of one axis, None when the tensor is not there or has no such axis."""
+        if self.tensors is None or name not in self.names:
+            return None
+        shape = self.tensors.info(self.names[name]).shape
+        return shape[axis] or None if axis < len(shape) else None
+
+
+def _layer_config(top: Fields) -> Mapping[str, Any]:
+    """speculators' nested config, completed from the defaults of the class that wrote it."""
+    nested = top.raw.get("transformer_layer_config")
+    if not isinstance(nested, Mapping):
+        raise top.missing("transformer_layer_config", "the shape of the draft's layer, in speculators' format")
+    model_type = nested.get("model_type")
+    name = "Qwen3Config" if isinstance(model_type, str) and model_type.startswith("qwen3") else "LlamaConfig"
+    if not isinstance(model_type, str):
+        top.note("transformer_layer_config has no model_type: llama, as vLLM assumes (speculators >= 0.7 assumes qwen3)")
+    filled = {k: v for k, v in _CLASS_DEFAULTS[name].items() if nested.get(k) is None}
+    if filled:
+        top.note(f"transformer_layer_config leaves out {', '.join(sorted(filled))}: {name}'s defaults, of which it is a difference")
+    return {**nested, **filled}
+
+
+def _aux_boundaries(top: Fields, speculators: bool) -> tuple[int, ...] | None:
+    """Flat configs list OUTPUT ids inside ``eagle_config`` (boundary = id + 1); speculators and vLLM list STATE ids at the top (= boundary)."""
+    outputs = None if speculators else top.numbers("eagle_config.eagle_aux_hidden_state_layer_ids")
+    if outputs is not None:
+        return tuple(i + 1 for i in outputs)
+    states = top.numbers("eagle_aux_hidden_state_layer_ids")
+    if states is not None:
+        if not speculators:
+            top.note("aux layer ids only at the top level: read as state ids, as vLLM reads them (SGLang ignores them there)")
+        return states
+    angelslim = top.numbers("aux_hidden_states_layer_ids")
+    if angelslim is not None:
+        top.note("aux_hidden_states_layer_ids (AngelSlim's name): output ids, which no engine reads")
+        return tuple(i + 1 for i in angelslim)
+    top.note("no aux layer ids: engines take their default, boundaries 2, n_layers // 2, n_layers - 3 of the target")
+    return None
+
+
+def _n_aux(top: Fields, boundaries: tuple[int, ...] | None, target_hidden: int, shapes: _Shapes) -> int:
+    said = top.integer("num_aux_hidden_states") or (len(boundaries) if boundaries else None)
+    width = shapes.of("fc.weight", 1)
+    if width is not None and width % target_hidden == 0:
+        return width // target_hidden
+    if width is not None:
+        top.note(f"fc takes {width} columns, which is no multiple of the target's hidden size {target_hidden}: n_aux is the config's")
+    if said is None:
+        said = 3
+        top.note("nothing says how many aux states there are: 3, as EAGLE-3 has")
+    return said
+
+
+def _intermediate(layer: Fields, shapes: _Shapes) -> int:
+    found = layer.integer("intermediate_size")
+    if found is None:
+        found = shapes.of("layers.0.mlp.gate_proj.weight", 0)
+        if found is None:
+            raise layer.missing("intermediate_size", "the inner width of the draft's MLP")
+        layer.note(f"no intermediate_size: {found}, the rows of gate_proj")
+    return found
+
+
+def _kv_heads(layer: Fields, heads: int) -> int:
+    found = layer.integer("num_key_value_heads")
+    if found is None:
+        layer.note(f"no num_key_value_heads: {heads}, as many as query heads")
+    return found or heads
+
+
+def _head_dim(layer: Fields, hidden: int, heads: int, shapes: _Shapes) -> int:
+    found = layer.integer("head_dim")
+    if found is not None:
+        return found
+    if hidden % heads == 0:
+        layer.note(f"no head_dim: {hidden // heads} = hidden_size / num_attention_heads")
+        return hidden // heads
+    rows = shapes.of("layers.0.self_attn.q_proj.weight", 0)
+    if rows is None or rows % heads:
+        raise layer.missing("head_dim", f"hidden_size {hidden} is no multiple of {heads} heads")
+    layer.note(f"no head_dim: {rows // heads} = rows of q_proj / num_attention_heads")
+    return rows // heads
+
+
+def _layers(layer: Fields, tensors: Tensors | None) -> int:
+    found = layer.integer("num_hidden_layers")
+    if found is None:
+        found = (layer_count(tensors) if tensors is not None else 0) or 1
+        layer.note(f"no num_hidden_layers: {found}" + (", as many as the checkpoint holds" if tensors is not None else ""))
+    return found
+
+
+def _draft_vocab(top: Fields, vocab: int, shapes: _Shapes) -> int:
+    found = top.integer("draft_vocab_size")
+    if found is None:
+        found = shapes.of("d2t", 0) or shapes.of("lm_head.weight", 0) or vocab
+        top.note(f"no draft_vocab_size: {found}")
+    return found
+
+
+def _eps(layer: Fields) -> float:
+    found = layer.number("rms_norm_eps")
+    if found is None:
+        found = 1e-6
+        layer.note("no rms_norm_eps: 1e-06, LlamaConfig's default")
+    return found
+
+
+def _norm_before_residual(top: Fields, speculators: bool) -> bool:
+    if speculators and top.value("norm_before_residual") is None:
+        top.note("no norm_before_residual: true, as vLLM takes it for a speculators config")
+        return True
+    return top.flag("norm_before_residual")
+
+
+def _architecture(top: Fields) -> str:
+    found = top.value("architectures")
+    if isinstance(found, list) and found and isinstance(found[0], str):
+        return found[0]
+    return ""
+
+
+__all__ = ["DraftConfig", "read_config"]

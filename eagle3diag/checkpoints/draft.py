@@ -1,0 +1,153 @@
+"""A draft: its normalised config, its tensors under one set of names, and its vocabulary map."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from eagle3diag.checkpoints.config import DraftConfig, read_config
+from eagle3diag.checkpoints.files import read_json
+from eagle3diag.checkpoints.names import canonical_names
+from eagle3diag.checkpoints.tensors import TensorFiles
+from eagle3diag.checkpoints.vocabulary import VocabularyMap
+from eagle3diag.errors import BadArgument, MissingPart
+
+#: Parameters of one decoder layer, under ``layers.{i}.``.
+LAYER_PARAMETERS = (
+    "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",
+    "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight",
+    "mlp.gate_proj.weight",
+    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",
+    "input_layernorm.weight",
+    "hidden_norm.weight",
+    "post_attention_layernorm.weight",
+)
+
+
+class Draft:
+    """An EAGLE-3 draft, from disk or changed in memory. Tensors are read when asked for.
+
+    Attributes
+    ----------
+    path: where it was opened; ``config``: a :class:`DraftConfig`; ``tensors``: checkpoint names to tensors, lazily.
+    """
+
+    def __init__(self, path: str, config: DraftConfig, tensors: Mapping[str, Tensor]) -> None:
+        self.path, self.config, self.tensors = path, config, tensors
+
+    @property
+    def name(self) -> str:
+        """The folder's name: enough to tell drafts apart, and no path of anybody's machine."""
+        return Path(self.path).name or self.path
+
+    @cached_property
+    def canonical_names(self) -> dict[str, str]:
+        return canonical_names(self.tensors)
+
+    def canonical(self) -> dict[str, str]:
+        """Canonical name to checkpoint name, for every tensor."""
+        return dict(self.canonical_names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.canonical_names
+
+    def weight(self, name: str) -> Tensor:
+        """The tensor of a canonical name, in its own dtype. Raises :class:`~eagle3diag.errors.MissingPart`."""
+        stored = self.canonical_names.get(name)
+        if stored is None:
+            raise MissingPart(f"the draft has no {name!r}", where=self.path, hint="`eagle3diag audit` lists what is there and what is missing")
+        return self.tensors[stored]
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Shape of a canonical name's tensor, without reading it where that can be avoided; None when it is not there."""
+        stored = self.canonical_names.get(name)
+        if stored is None:
+            return None
+        return self.tensors.info(stored).shape if isinstance(self.tensors, TensorFiles) else tuple(self.tensors[stored].shape)
+
+    @cached_property
+    def vocabulary(self) -> VocabularyMap | None:
+        """The map of a reduced vocabulary, or None when the checkpoint has no ``d2t``."""
+        if "d2t" not in self:
+            return None
+        return VocabularyMap.from_tables(self.weight("d2t"), self.weight("t2d") if "t2d" in self else None)
+
+    @property
+    def aux_count(self) -> float:
+        """Aux states that fc takes: its width over the target's hidden size (a whole number in a sound draft)."""
+        shape = self.shape("fc.weight")
+        return (shape[1] / self.config.target_hidden_size) if shape and len(shape) == 2 and self.config.target_hidden_size else float("nan")
+
+    def replace(
+        self,
+        *,
+        tensors: Mapping[str, Tensor | None] | None = None,
+        config: Mapping[str, Any] | None = None,
+        rename: Callable[[str], str] | None = None,
+    ) -> Draft:
+        """A changed copy in memory; nothing on disk is touched.
+
+        ``tensors``: by checkpoint name, None removes one. ``config``: raw top-level fields to set, None removes one.
+        ``rename``: applied to every checkpoint name afterwards.
+        """
+        changed = dict(self.tensors.items())
+        for name, tensor in (tensors or {}).items():
+            if tensor is None:
+                changed.pop(name, None)
+            else:
+                changed[name] = tensor
+        if rename is not None:
+            changed = {rename(name): tensor for name, tensor in changed.items()}
+        raw = {k: v for k, v in {**self.config.raw, **(config or {})}.items() if v is not None}
+        return Draft(self.path, read_config(raw, None, where=self.path), changed)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``config.json`` and ``model.safetensors`` into a new folder, all or nothing. Raises
+        :class:`~eagle3diag.errors.BadArgument` when the folder exists and is not empty."""
+        target = Path(folder)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise BadArgument("the folder is not empty", where=target, hint="give a new folder; a draft is never changed in place")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        try:
+            save_file({n: t.contiguous() for n, t in self.tensors.items()}, staging / "model.safetensors", metadata={"format": "pt"})
+            (staging / "config.json").write_text(json.dumps(dict(self.config.raw), indent=2) + "\n", encoding="utf-8")
+            staging.chmod(0o755)
+            os.replace(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return target
+
+    def __repr__(self) -> str:
+        return f"Draft({self.name!r}, {len(self.tensors)} tensors, fc {self.shape('fc.weight')}, vocabulary {self.config.draft_vocab_size})"
+
+
+def open_draft(source: str | os.PathLike[str] | Draft) -> Draft:
+    """The draft in folder ``source`` (``config.json`` beside safetensors, sharded or not, or ``.bin``); an open one as it is.
+
+    Raises
+    ------
+    UnreadableFile, UnsafeFile, MissingPart: see :class:`~eagle3diag.checkpoints.tensors.TensorFiles` and
+    :func:`~eagle3diag.checkpoints.config.read_config`.
+    """
+    if isinstance(source, Draft):
+        return source
+    path = Path(source)
+    tensors = TensorFiles.open(path)
+    folder = path if path.is_dir() else path.parent
+    if not (folder / "config.json").is_file():
+        raise MissingPart("there is no config.json beside the weights", where=folder, hint="copy it from the trainer's output folder")
+    return Draft(str(path), read_config(read_json(folder / "config.json"), tensors, where=folder / "config.json"), tensors)

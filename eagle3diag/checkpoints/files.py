@@ -1,0 +1,129 @@
+"""Opening what the user names: every way a path or a JSON file can be wrong ends in one clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
+
+#: A config is a few kilobytes, a shard index a few megabytes; anything near this is not what it claims to be.
+MAX_JSON_BYTES = 256 * 1024 * 1024
+_LFS = b"version https://git-lfs"
+
+
+def existing(source: object, what: str) -> Path:
+    """The path that ``source`` names; ``what`` ("a draft", "a dump") goes into the error.
+
+    Raises
+    ------
+    BadArgument: ``source`` is not a path at all.
+    UnreadableFile: nothing is there, or it cannot be looked at.
+    """
+    try:
+        path = Path(os.fspath(source))  # type: ignore[call-overload]
+    except TypeError:
+        found = type(source).__name__
+        raise BadArgument(f"{found} is not {what}", hint="pass a path, or an object that eagle3diag opened") from None
+    if not str(source):
+        raise BadArgument(f"the path of {what} is empty")
+    if not kind(path):
+        raise UnreadableFile(f"nothing is there; expected {what}", where=path, hint=_absent_hint(str(source)))
+    return path
+
+
+def kind(path: Path) -> str:
+    """``"folder"``, ``"file"``, ``"special"`` (a pipe, a socket, a device), or ``""`` when nothing is there."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError) as error:  # no permission, name too long, a loop of links, a NUL in the name
+        raise UnreadableFile(f"cannot be looked at ({error})", where=repr(str(path))[:300]) from error
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "special"
+
+
+def listing(folder: Path) -> list[str]:
+    """Names of what lies in ``folder``, sorted."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=folder) from error
+
+
+def sibling(folder: Path, name: object, where: object) -> Path:
+    """``folder/name`` where ``name`` came out of a file: a plain file name, so that a file cannot point elsewhere on the disk."""
+    if not isinstance(name, str) or not name or Path(name).name != name or name in (".", "..") or "\\" in name or "\0" in name:
+        raise UnreadableFile(f"{name!r:.200} is not the name of a file in this folder", where=where)
+    return folder / name
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The whole file, at most ``limit`` bytes."""
+    if kind(path) != "file":
+        raise UnreadableFile(f"is {'a folder' if kind(path) == 'folder' else 'no regular file'}, expected a file", where=path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
+    if len(data) > limit:
+        raise UnreadableFile(f"is larger than {limit:,} bytes, far more than such a file holds", where=path)
+    return data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``.
+
+    Raises
+    ------
+    MissingPart: the file is not there.
+    UnreadableFile: not UTF-8, not JSON, nested too deep, or not an object.
+    """
+    if not kind(path):
+        raise MissingPart(f"{path.name} is not there", where=path, hint="copy it beside the weights")
+    data = read_bytes(path, MAX_JSON_BYTES)
+    check_not_pointer(data, path)
+    value = parse_json(data, path)
+    if not isinstance(value, dict):
+        raise UnreadableFile(f"holds a JSON {type(value).__name__}, expected an object", where=path)
+    return value
+
+
+def parse_json(data: bytes, where: object) -> Any:
+    """``data`` as JSON; whatever is wrong with it is an :class:`~eagle3diag.errors.UnreadableFile`."""
+    if not data.strip():
+        raise UnreadableFile("is empty, expected JSON", where=where)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"is not UTF-8 text (byte {error.start})", where=where, hint="copy the file again, in binary mode") from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise UnreadableFile(message, where=where, hint="copy the file again") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise UnreadableFile(f"is not usable JSON: {error}", where=where) from error
+    except RecursionError:
+        raise UnreadableFile("nests its JSON too deep to be read", where=where) from None
+
+
+def check_not_pointer(head: bytes, path: Path) -> None:
+    """Two things that often lie where a weight file should: a Git LFS pointer, and a web page saved by a failed download."""
+    if head.startswith(_LFS):
+        raise UnreadableFile("is a Git LFS pointer, the real file was never downloaded", where=path, hint="git lfs pull")
+    if head.lstrip()[:15].lower().startswith((b"<!doctype html", b"<html")):
+        raise UnreadableFile("is a web page, not the file it is named after", where=path, hint="the download failed; fetch the file again")
+
+
+def _absent_hint(source: str) -> str:
+    if source.count("/") == 1 and not source.startswith((".", "/", "~")) and not source.endswith("/"):
+        return f"if this is a Hugging Face name, download it first: hf download {source}, then pass the folder"
+    return "check the path"
+
+
+__all__ = ["check_not_pointer", "existing", "kind", "listing", "parse_json", "read_bytes", "read_json", "sibling"]

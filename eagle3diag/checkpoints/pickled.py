@@ -1,0 +1,89 @@
+"""One ``.bin``/``.pt`` file, read by torch's restricted unpickler only: a file that needs more is refused, never run."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eagle3diag.errors import UnreadableFile, UnsafeFile
+
+#: Where trainers put the weights when the file holds more than them (SpecForge's ``training_state.pt`` has ``draft_state_dict``).
+_NESTED = ("draft_state_dict", "model_state_dict", "state_dict", "module", "model")
+_INSTEAD = "save the weights as safetensors where you trust the file: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+_AGAIN = "copy or download the file again"
+
+
+class PickledFile:
+    """The tensors of one file. ``entries``: name -> (shape, dtype). Mapped lazily when the file is a zip (torch >= 1.6 writes those)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._tensors = _state_dict(path, load(path))
+        self.entries = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in self._tensors.items()}
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor; its pages are read from disk when they are touched."""
+        return self._tensors[name]
+
+
+def load(path: Path) -> Any:
+    """What ``path`` holds: tensors and plain containers only.
+
+    Raises
+    ------
+    UnsafeFile: the pickle names a class or function that torch's ``weights_only`` unpickler does not allow.
+    UnreadableFile: truncated, corrupt, or not written by ``torch.save``.
+    """
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(4) == b"PK\x03\x04"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of what is turned into an error below
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError as error:
+        if _wants_code(path, str(error), zipped):
+            raise UnsafeFile(f"reading it would run code: {_reason(error)}", where=path, hint=_INSTEAD) from error
+        raise UnreadableFile(f"the pickle in it is damaged: {_reason(error)}", where=path, hint=_AGAIN) from error
+    except Exception as error:  # a damaged pickle or zip ends in whatever the unpickler trips over first: KeyError, EOFError, OSError...
+        if "TorchScript" in str(error):
+            raise UnsafeFile("is a TorchScript archive, which carries code", where=path, hint=_INSTEAD) from error
+        reason = f"{type(error).__name__}: {_reason(error)}"
+        raise UnreadableFile(f"is truncated, corrupt, or not written by torch.save ({reason})", where=path, hint=_AGAIN) from error
+
+
+def _wants_code(path: Path, message: str, zipped: bool) -> bool:
+    """Did the unpickler stop at a class or function, or at damage? Only looked at, never run."""
+    if zipped:
+        return any(word in message for word in ("GLOBAL", "global", "blocked", "allowlist", "allowed"))
+    try:
+        with path.open("rb") as file:
+            return any(opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "REDUCE") for opcode, _, _ in pickletools.genops(file))
+    except (ValueError, IndexError, EOFError, OSError, UnicodeError):
+        return False
+
+
+def _reason(error: BaseException) -> str:
+    """The line of torch's long message that names the thing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
+    return (telling or lines or [type(error).__name__])[0][:300]
+
+
+def _state_dict(path: Path, value: Any) -> dict[str, torch.Tensor]:
+    for key in (None, *_NESTED):
+        inner = value if key is None else value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(inner, Mapping):
+            tensors = {str(n): t for n, t in inner.items() if isinstance(t, torch.Tensor)}
+            if tensors:
+                return tensors
+    hint = "expected a state dict: tensor names -> tensors"
+    raise UnreadableFile(f"holds a {type(value).__name__} without tensors", where=path, hint=hint)
+
+
+__all__ = ["PickledFile", "load"]

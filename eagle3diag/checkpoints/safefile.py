@@ -1,0 +1,136 @@
+"""One safetensors file: its header checked by us, so that every way it can be broken has one clear error, and read by safetensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from eagle3diag.checkpoints.files import parse_json
+from eagle3diag.errors import UnreadableFile
+
+#: safetensors' own limit on the header (``MAX_HEADER_SIZE`` in its Rust source).
+MAX_HEADER_BYTES = 100_000_000
+_AGAIN = "copy or download the file again"
+
+#: safetensors' dtype names -> torch's name and bits per element.
+DTYPES: Mapping[str, tuple[str, int]] = {
+    "BOOL": ("bool", 8),
+    "U8": ("uint8", 8),
+    "I8": ("int8", 8),
+    "U16": ("uint16", 16),
+    "I16": ("int16", 16),
+    "U32": ("uint32", 32),
+    "I32": ("int32", 32),
+    "U64": ("uint64", 64),
+    "I64": ("int64", 64),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "F32": ("float32", 32),
+    "F64": ("float64", 64),
+    "C64": ("complex64", 64),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "F4": ("float4_e2m1fn_x2", 4),
+}
+
+
+class SafeFile:
+    """The header of one file, and its tensors on demand. ``entries``: name -> (shape, dtype)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries = _header(path)
+        self._handle: Any = None  # opened at the first read: a folder may have hundreds of shards
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, memory-mapped. Raises :class:`~eagle3diag.errors.UnreadableFile` when safetensors refuses the file."""
+        try:
+            if self._handle is None:
+                self._handle = safe_open(self.path, framework="pt")
+            tensor: torch.Tensor = self._handle.get_tensor(name)
+        except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
+            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=_AGAIN) from error
+        return tensor
+
+
+def _header(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) == 8 and length <= min(size - 8, MAX_HEADER_BYTES):
+                header = file.read(length)
+            else:
+                raise UnreadableFile(_bad_length(prefix, length, size), where=path, hint=_AGAIN)
+    except OSError as error:
+        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
+    found = parse_json(header, f"{path} (header)")
+    if not isinstance(found, dict):
+        raise UnreadableFile("the header is not a JSON object", where=path, hint=_AGAIN)
+    found.pop("__metadata__", None)
+    entries, spans = {}, []
+    for name, entry in found.items():
+        shape, dtype, span = _entry(path, name, entry)
+        entries[name] = (shape, dtype)
+        spans.append((*span, name))
+    _check_spans(path, sorted(spans), size - 8 - length)
+    return entries
+
+
+def _bad_length(prefix: bytes, length: int, size: int) -> str:
+    if len(prefix) < 8:
+        return f"is cut off: {size} bytes, not even a whole header length"
+    if length > MAX_HEADER_BYTES:
+        return f"says that its header is {length:,} bytes long; this is no safetensors file, or its first bytes are corrupt"
+    return f"is cut off inside the header: {length:,} bytes of header are promised, {size - 8:,} are there"
+
+
+def _entry(path: Path, name: str, entry: object) -> tuple[tuple[int, ...], str, tuple[int, int]]:
+    """One header entry: shape, dtype in torch's words, and the bytes it spans."""
+    if isinstance(entry, dict):
+        dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+        if isinstance(dtype, str) and _whole(shape) and _whole(span) and len(span) == 2 and span[0] <= span[1]:
+            word, bits = DTYPES.get(dtype, (dtype.lower(), 0))
+            wanted = bits
+            for n in shape:
+                wanted *= n
+                if wanted > 1 << 70:  # keeps the numbers small when the header was made to hurt
+                    break
+            if bits and wanted != 8 * (span[1] - span[0]):
+                message = f"tensor {name!r:.100} is {dtype} {shape!r:.60}, which is not the {span[1] - span[0]:,} bytes that the header gives it"
+                raise UnreadableFile(message, where=path, hint=_AGAIN)
+            return tuple(shape), word, (span[0], span[1])
+    raise UnreadableFile(f"the header entry of tensor {name!r:.100} is damaged", where=path, hint=_AGAIN)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _check_spans(path: Path, spans: list[tuple[int, int, str]], data: int) -> None:
+    """Tensors lie end to end and fill the file, as the format demands: anything else means bytes were lost or added."""
+    at = 0
+    for start, stop, name in spans:
+        if stop > data:
+            message = f"is cut off: tensor {name!r:.100} ends at byte {stop:,} of the data, {data:,} are there"
+            raise UnreadableFile(message, where=path, hint=_AGAIN)
+        if start != at:
+            raise UnreadableFile(f"tensor {name!r:.100} starts at byte {start:,}, expected {at:,}", where=path, hint=_AGAIN)
+        at = stop
+    if at != data:
+        raise UnreadableFile(f"has {data - at:,} bytes after its last tensor", where=path, hint=_AGAIN)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+__all__ = ["DTYPES", "MAX_HEADER_BYTES", "SafeFile"]

@@ -1,0 +1,98 @@
+"""Train against live: ``compare(train_dump, live_dump)`` says where the two sides part, in numbers."""
+
+from __future__ import annotations
+
+import math
+
+from eagle3diag.compare.align import align
+from eagle3diag.compare.comparison import FINAL, BlockComparison, Comparison, TokenSeries, WorstToken
+from eagle3diag.compare.gain import final_norm_gain
+from eagle3diag.compare.measure import Layout, measure, measure_reference
+from eagle3diag.compare.metrics import Quantiles
+from eagle3diag.compare.sources import Loaded, Side, Source, load
+from eagle3diag.errors import BadArgument, MismatchedInputs
+
+__all__ = ["FINAL", "BlockComparison", "Comparison", "Quantiles", "Side", "TokenSeries", "WorstToken", "compare"]
+
+
+def compare(
+    train: Source,
+    live: Source,
+    *,
+    reference: Source | None = None,
+    target: object = None,
+    hidden_size: int | None = None,
+    chunk_tokens: int = 512,
+) -> Comparison:
+    """Compare what the draft was trained on with what it is fed, token by token.
+
+    Parameters
+    ----------
+    train, live: a dump (path or :class:`~eagle3diag.dumps.HiddenStates`), records, a finished capture, or plain tensors [T, W]. Records are
+        paired by token ids (``eagle3diag.compare.align``); plain tensors row by row, and their first row is taken for the sink token.
+    reference: states of many boundaries on the same tokens, to identify the live blocks with; one made by
+        ``capture(target, boundaries=range(n_layers + 1))`` serves best.
+    target: the target, or the gain [H] of its final norm, for ``live_final_rms``.
+    hidden_size: H, where no dump states it; otherwise guessed as the largest width that divides both sides.
+    chunk_tokens: rows worked on at once; changes memory, not results.
+
+    Raises
+    ------
+    MismatchedInputs: nothing aligns, records of one dump differ in width, or the two sides come from targets of different sizes.
+    BadArgument: not one of the above. Reading errors pass through.
+
+    >>> import torch
+    >>> train = torch.randn(64, 3 * 32, generator=torch.Generator().manual_seed(0))
+    >>> result = compare(train, train.roll(32, dims=1), hidden_size=32)  # live blocks are in another order
+    >>> [max(range(3), key=lambda i: result.order[i][j]) for j in range(3)]
+    [2, 0, 1]
+    """
+    if chunk_tokens < 1:
+        raise BadArgument(f"chunk_tokens={chunk_tokens}", hint="a positive number of rows")
+    sides = load(train, "train"), load(live, "live")
+    layout = _layout(*sides, hidden_size)
+    gain = None if target is None else final_norm_gain(target)
+    if gain is not None and len(gain) != layout.hidden_size:
+        raise MismatchedInputs(
+            f"the target's final norm has {len(gain)} channels, but a block of the dumps has {layout.hidden_size}",
+            where="target",
+            hint="give the target that the dumps were made with",
+        )
+    alignment = align(*sides)
+    measured = measure(alignment, layout, sides[0].boundaries, gain, chunk_tokens)
+    boundaries: tuple[int, ...] = ()
+    matrix: tuple[tuple[float, ...], ...] = ()
+    if reference is not None:
+        known = load(reference, "reference", features=False)
+        boundaries, matrix = measure_reference(align(known, sides[1]), layout.hidden_size, layout.live_width, chunk_tokens)
+    return Comparison(
+        train=sides[0].describe(layout.hidden_size),
+        live=sides[1].describe(layout.hidden_size),
+        hidden_size=layout.hidden_size,
+        aligned_tokens=alignment.tokens,
+        blocks=measured.blocks,
+        single=measured.single,
+        order=measured.order,
+        reference_boundaries=boundaries,
+        reference=matrix,
+        shift=measured.shift,
+        live_final_rms=measured.live_final_rms,
+        worst=measured.worst,
+        unaligned=alignment.unaligned,
+        series=measured.series,
+    )
+
+
+def _layout(train: Loaded, live: Loaded, hidden_size: int | None) -> Layout:
+    if hidden_size is not None and hidden_size < 1:
+        raise BadArgument(f"hidden_size={hidden_size}", hint="the target's hidden size, a positive number")
+    stated = hidden_size or train.hidden_size or live.hidden_size
+    differ = train.hidden_size and live.hidden_size and train.hidden_size != live.hidden_size
+    # a reader that knew no better may have called the live width the hidden size: that is a finding, not an error
+    if hidden_size is None and differ and live.width % (train.hidden_size or 1):
+        raise MismatchedInputs(
+            f"train comes from a target of hidden size {train.hidden_size}, live from one of {live.hidden_size}",
+            where=f"{train.name} / {live.name}",
+            hint="dump both sides with the same target",
+        )
+    return Layout(stated or math.gcd(train.width, live.width), train.width, live.width)

@@ -1,0 +1,177 @@
+"""Whatever may be compared (paths, dumps, records, plain tensors), as rows with token ids that are read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from torch import Tensor
+
+from eagle3diag.dumps import HiddenStates, Record, open_dump
+from eagle3diag.errors import BadArgument, MismatchedInputs
+
+Source: TypeAlias = "str | PathLike[str] | HiddenStates | Record | Tensor | Sequence[Record] | Sequence[Tensor]"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side of a comparison is: ``width`` of its features, in units of the target's hidden size too, and where it came from."""
+
+    name: str
+    side: str
+    width: int
+    width_in_h: float
+    dtype: str
+    records: int
+    tokens: int
+    engine: str
+    engine_version: str | None
+    boundaries: tuple[int, ...]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One sequence: ``ids`` [T] and ``positions`` [T] when known; ``features()`` reads [T, W], ``state(b)`` [T, H], ``final()`` [T, H]."""
+
+    name: str
+    tokens: int
+    ids: Tensor | None
+    positions: Tensor | None
+    features: Callable[[], Tensor]
+    final: Callable[[], Tensor | None]
+    state: Callable[[int], Tensor]
+    boundaries: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One side, opened: its records, and the facts its dump states about itself."""
+
+    name: str
+    side: str
+    rows: tuple[Rows, ...]
+    width: int
+    dtype: str
+    hidden_size: int | None
+    engine: str = "unknown"
+    engine_version: str | None = None
+    boundaries: tuple[int, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    def describe(self, hidden_size: int) -> Side:
+        return Side(
+            name=self.name,
+            side=self.side,
+            width=self.width,
+            width_in_h=self.width / hidden_size,
+            dtype=self.dtype,
+            records=len(self.rows),
+            tokens=sum(r.tokens for r in self.rows),
+            engine=self.engine,
+            engine_version=self.engine_version,
+            boundaries=self.boundaries,
+            counters=dict(self.counters),
+        )
+
+
+def load(source: object, side: str, *, features: bool = True) -> Loaded:
+    """Open one side. ``features=False`` for a reference, which may hold separate boundaries only.
+
+    Raises
+    ------
+    BadArgument: not a path, dump, record or [T, W] tensor of numbers. Errors of :func:`eagle3diag.dumps.open_dump` pass through.
+    """
+    taped = getattr(source, "dump", None)  # a finished capture stands for what it captured
+    if isinstance(taped, HiddenStates):
+        source = taped
+    if isinstance(source, (str, PathLike, HiddenStates)):
+        return _from_dump(open_dump(cast("str | PathLike[str] | HiddenStates", source)), side, features)
+    items: list[object]
+    if isinstance(source, (Tensor, Record)):
+        items = [source]
+    elif isinstance(source, Sequence) and len(source) and all(isinstance(s, (Tensor, Record)) for s in source):
+        items = list(source)
+    else:
+        raise BadArgument(
+            f"expected a dump folder, HiddenStates, records or tensors [T, W], found {type(source).__name__}",
+            where=side,
+            hint="eagle3diag.open_dump(path) shows what a path holds",
+        )
+    rows = tuple(_rows(item) if isinstance(item, Record) else _plain_rows(cast(Tensor, item), i, side) for i, item in enumerate(items))
+    kind = "tensor" if isinstance(items[0], Tensor) else "record"
+    return _loaded(rows, features, name=kind, side=side, hidden_size=None)
+
+
+def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
+    return _loaded(
+        tuple(_rows(record) for record in dump),
+        features,
+        name=Path(dump.path).name if dump.path else f"{dump.side} in memory",
+        side=dump.side,
+        hidden_size=dump.target.hidden_size or None,
+        engine=dump.engine,
+        engine_version=dump.engine_version,
+        boundaries=tuple(dump.boundaries),
+        counters=dump.counters or {},
+    )
+
+
+def _loaded(
+    rows: tuple[Rows, ...],
+    features: bool,
+    *,
+    name: str,
+    side: str,
+    hidden_size: int | None,
+    engine: str = "unknown",
+    engine_version: str | None = None,
+    boundaries: tuple[int, ...] = (),
+    counters: Mapping[str, int] | None = None,
+) -> Loaded:
+    if not rows:
+        raise MismatchedInputs("the dump holds no records", where=f"{side}: {name}", hint="capture at least one sequence")
+    first = rows[0].features() if features else None
+    return Loaded(
+        name=name,
+        side=side,
+        rows=rows,
+        width=0 if first is None else int(first.shape[-1]),
+        dtype="" if first is None else str(first.dtype).removeprefix("torch."),
+        hidden_size=hidden_size,
+        engine=engine,
+        engine_version=engine_version,
+        boundaries=boundaries,
+        counters={} if counters is None else counters,
+    )
+
+
+def _rows(record: Record) -> Rows:
+    return Rows(
+        name=record.name,
+        tokens=record.tokens,
+        ids=record.input_ids,
+        positions=record.positions,
+        features=lambda: record.features,
+        final=lambda: record.final,
+        state=record.state,
+        boundaries=tuple(record.boundaries),
+    )
+
+
+def _plain_rows(tensor: Tensor, index: int, side: str) -> Rows:
+    if tensor.dim() != 2 or not tensor.is_floating_point() or not tensor.numel():
+        raise BadArgument(
+            f"expected a tensor [tokens, width] of floating-point numbers, found {tensor.dtype} {list(tensor.shape)}",
+            where=f"{side}[{index}]",
+            hint="one sequence per tensor; pass a list for a batch",
+        )
+    detached = tensor.detach()
+
+    def no_state(boundary: int) -> Tensor:
+        raise BadArgument(f"a plain tensor has no boundary {boundary}", where=f"{side}[{index}]")
+
+    return Rows(f"tensor-{index}", len(tensor), None, None, lambda: detached, lambda: None, no_state, ())

@@ -1,0 +1,158 @@
+"""Findings, and what every result shares: plain frozen values that render, save and reload the same way everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, IntEnum
+from pathlib import Path
+from typing import Any
+
+from eagle3diag.errors import FindingsFound
+
+
+class Severity(IntEnum):
+    """How much a finding matters; comparisons are by value, so ``severity >= Severity.WARNING`` works."""
+
+    NOTE = 10
+    WARNING = 20
+    ERROR = 30
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measured number (or word), what a healthy case would show, and where it was read.
+
+    >>> print(Evidence("width of the fed features", 576, expected="1728 = 3 x 576", source="live dump"))
+    width of the fed features: 576 (expected 1728 = 3 x 576) [live dump]
+    """
+
+    name: str
+    value: float | int | str
+    expected: str | None = None
+    source: str | None = None
+
+    def __str__(self) -> str:
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.name}: {value}" + (f" (expected {self.expected})" if self.expected else "") + (f" [{self.source}]" if self.source else "")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong (or worth a note), with its numbers and what to do.
+
+    Attributes
+    ----------
+    fault: catalogue id such as ``"FM-05"``; checks outside the catalogue use their test's name, such as ``"H2"``.
+    title: one line, in words a tired engineer understands.
+    because: how the evidence leads to the finding, one or two sentences.
+    fix: what to change; the exact command or field where there is one.
+    check: what to measure again after the fix.
+    """
+
+    fault: str
+    severity: Severity
+    title: str
+    because: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    fix: str = ""
+    check: str = ""
+
+
+class Result(ABC):
+    """Base of everything a public verb returns. Subclasses are frozen dataclasses of plain values: no tensors inside.
+
+    ``findings`` are judged when asked for, so a saved measurement can be judged again with newer rules.
+    """
+
+    @property
+    @abstractmethod
+    def findings(self) -> tuple[Finding, ...]:
+        """What the measurement says, most severe first."""
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing above a note was found."""
+        return all(f.severity <= Severity.NOTE for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready values: ``{"kind", "ok", "findings", ...the dataclass fields}``; NaN and infinities become strings."""
+        body = plain(self)
+        assert isinstance(body, dict)
+        return {"kind": type(self).__name__, "ok": self.ok, "findings": plain(self.findings), **body}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write :meth:`to_dict` as JSON, atomically; returns the path."""
+        return write_atomically(path, json.dumps(self.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained, offline HTML file, atomically; returns the path."""
+        from eagle3diag.report import html
+
+        return write_atomically(path, html.page(self))
+
+    def raise_for_findings(self, at_least: Severity = Severity.WARNING) -> None:
+        """Raise :class:`~eagle3diag.errors.FindingsFound` when a finding of this severity or above exists."""
+        found = [f for f in self.findings if f.severity >= at_least]
+        if found:
+            raise FindingsFound("; ".join(f"{f.fault} {f.title}" for f in found), hint=found[0].fix or None)
+
+    def __str__(self) -> str:
+        from eagle3diag.report import text
+
+        return text.render(self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        from eagle3diag.report import notebook
+
+        return notebook.bundle(self)
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples, enums and mappings as JSON-ready values.
+
+    >>> plain((Severity.ERROR, float("nan"), {1: (2.5,)}))
+    ['error', 'nan', {'1': [2.5]}]
+    """
+    if isinstance(value, Severity):
+        return value.label
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return str(value)
+
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
+    """Write beside the destination, then rename: a crash leaves the old file or the new one, never half of one."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+__all__ = ["Evidence", "Finding", "Result", "Severity", "plain", "write_atomically"]

@@ -1,0 +1,21 @@
+"""Intervals for counts."""
+
+from __future__ import annotations
+
+import math
+
+Z95 = 1.959963984540054
+
+
+def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share (Wilson 1927): sensible at 0 and at n, where the normal one is not.
+
+    >>> [round(x, 3) for x in wilson(0, 100)], [round(x, 2) for x in wilson(2, 24)]
+    ([0.0, 0.037], [0.02, 0.26])
+    """
+    if n <= 0:
+        return 0.0, 1.0
+    p = hits / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, centre - half), min(1.0, centre + half)

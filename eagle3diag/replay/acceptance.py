@@ -1,0 +1,69 @@
+"""From drafted chains to accept lengths: what a greedy server would have accepted, counted as it would have walked the text."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3diag.intervals import wilson
+
+BOOTSTRAPS = 400
+
+
+def accepted(chains: Tensor, ids: Tensor) -> Tensor:
+    """How many drafted tokens in a row equal the text, from every position: [N], -1 where the text ends before the chain does.
+
+    The text must be the target's own greedy answer: then equality is what greedy verification tests.
+    """
+    n, steps = chains.shape
+    whole = max(0, min(n, len(ids) - 1 - steps))  # position t needs the tokens t+2 .. t+1+steps
+    truth = ids[2:].unfold(0, steps, 1)[:whole] if whole else ids.new_empty(0, steps)
+    right = (chains[:whole] == truth).long().cumprod(1).sum(1)
+    return torch.cat([right, right.new_full((n - whole,), -1)])
+
+
+def walk(accepted_at: Tensor, first: int) -> list[int]:
+    """Accepted drafts of every round of a server that starts at position ``first``: a round that accepts ``m`` moves on by ``m+1``."""
+    rounds, at = [], first
+    while at < len(accepted_at) and (m := int(accepted_at[at])) >= 0:
+        rounds.append(m)
+        at += m + 1
+    return rounds
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Acceptance over rounds: unconditional ``p``, accept length, and their 95 % intervals."""
+
+    rounds: int
+    p: tuple[float, ...]
+    p_interval: tuple[tuple[float, float], ...]
+    accept_length: float
+    interval: tuple[float, float]
+
+
+def tally(rounds_of: list[list[int]], steps: int) -> Tally:
+    """Pool the rounds of several records. The interval of ``p`` is Wilson's; that of the accept length is a bootstrap over records
+    (rounds of one text are not independent), seeded, so that the same input gives the same numbers."""
+    every = [m for rounds in rounds_of for m in rounds]
+    n = len(every)
+    if not n:
+        nan = float("nan")
+        return Tally(0, (nan,) * steps, ((0.0, 1.0),) * steps, nan, (1.0, steps + 1.0))
+    hits = [sum(m >= i for m in every) for i in range(1, steps + 1)]
+    return Tally(n, tuple(h / n for h in hits), tuple(wilson(h, n) for h in hits), 1 + sum(every) / n, _bootstrap(rounds_of))
+
+
+def _bootstrap(rounds_of: list[list[int]]) -> tuple[float, float]:
+    groups = [(sum(r), len(r)) for r in rounds_of if r]
+    if len(groups) < 2:
+        groups = [(m, 1) for r in rounds_of for m in r]
+    draw, means = random.Random(0), []
+    for _ in range(BOOTSTRAPS):
+        chosen = draw.choices(groups, k=len(groups))
+        means.append(1 + sum(a for a, _ in chosen) / sum(n for _, n in chosen))
+    means.sort()
+    return means[int(0.025 * BOOTSTRAPS)], means[int(0.975 * BOOTSTRAPS) - 1]

@@ -1,0 +1,68 @@
+"use strict";
+// Draws the figures with the plotly.js that the page carries. Without it (or without JavaScript) the static drawings stay.
+(() => {
+  const root = document.documentElement;
+  const read = (id) => { const box = document.getElementById(id); return box ? box.textContent : null; };
+
+  const save = document.getElementById("save-json");
+  save.hidden = false;
+  save.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([read("result")], { type: "application/json" }));
+    link.download = "eagle3diag.json";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+
+  // a link to a folded section opens it; paper shows everything
+  const reveal = () => { const fold = location.hash.length > 1 && document.getElementById(location.hash.slice(1))?.querySelector(":scope > details"); if (fold) fold.open = true; };
+  addEventListener("hashchange", reveal);
+  reveal();
+  let opened = [];
+  addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("section > details:not([open])")]; opened.forEach((d) => { d.open = true; }); });
+  addEventListener("afterprint", () => opened.forEach((d) => { d.open = false; }));
+
+  const packed = read("plotly-packed");
+  const text = read("figures");
+  if (!packed || !text || !("DecompressionStream" in window)) { root.dataset.plots = "static"; return; }
+
+  const hues = JSON.parse(read("hues"));
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  // the same drawing in the other theme's colours: the hues are replaced in the text before it is parsed
+  const specs = () => JSON.parse(dark.matches ? hues.reduce((t, [light, night]) => t.replaceAll(light, night), text) : text);
+  const themed = (layout) => {
+    const css = getComputedStyle(root), ink = css.getPropertyValue("--ink").trim(), soft = css.getPropertyValue("--soft").trim();
+    const axis = { gridcolor: css.getPropertyValue("--grid").trim(), linecolor: soft };
+    layout.font.color = ink;
+    layout.hoverlabel = { bgcolor: css.getPropertyValue("--card").trim(), bordercolor: soft, font: { color: ink } };
+    layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink };
+    Object.assign(layout.xaxis, axis);
+    Object.assign(layout.yaxis, axis);
+    if (innerWidth < 600) { layout.font.size = 11; }
+    return layout;
+  };
+
+  let current = specs();
+  const config = JSON.parse(read("plot-config"));
+  const drawn = new Map();
+  const draw = async (figure) => {
+    const spec = current[figure.id], live = figure.querySelector(".live");
+    live.hidden = false;
+    await Plotly.react(live, spec.data, themed(spec.layout), config);
+    figure.classList.add("is-live");
+    drawn.set(figure, true);
+    root.dataset.plots = `${drawn.size}/${Object.keys(current).length}`;
+  };
+  const start = async () => {
+    const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
+    const source = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const script = document.createElement("script");
+    script.textContent = source; // allowed by its hash in the page's policy, and by nothing else
+    document.head.append(script);
+    if (!window.Plotly) { root.dataset.plots = "static"; return; }
+    const seen = new IntersectionObserver((entries) => entries.forEach((e) => { if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); } }), { rootMargin: "400px" });
+    document.querySelectorAll("figure[id]").forEach((f) => seen.observe(f));
+    dark.addEventListener("change", () => { current = specs(); [...drawn.keys()].forEach(draw); });
+  };
+  requestAnimationFrame(() => setTimeout(start, 0)); // after the first paint: the text is there at once
+})();

@@ -1,0 +1,82 @@
+"""How numbers are written, once for all renderings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MISSING = "-"
+
+
+def num(value: float | int | None, digits: int = 3) -> str:
+    """``digits`` significant digits; whole numbers in full, with thin grouping; None as a dash.
+
+    >>> num(1234567), num(0.00403712), num(1.0), num(float("nan")), num(None), num(-2.5e-9)
+    ('1,234,567', '0.00404', '1', 'nan', '-', '-2.5e-09')
+    """
+    if value is None:
+        return MISSING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{digits}g}"
+
+
+def fixed(value: float | None, places: int = 3) -> str:
+    """A value on a known scale, such as a cosine, always with the same number of places.
+
+    >>> fixed(0.99957), fixed(None), fixed(float("inf"))
+    ('1.000', '-', 'inf')
+    >>> fixed(0.99957, 4)
+    '0.9996'
+    """
+    return MISSING if value is None else f"{value:.{places}f}"
+
+
+def percent(value: float | None, places: int = 1) -> str:
+    """
+    >>> percent(0.0312), percent(None)
+    ('3.1 %', '-')
+    """
+    return MISSING if value is None or math.isnan(value) else f"{100 * value:.{places}f} %"
+
+
+def span(interval: Sequence[float] | None, places: int = 2) -> str:
+    """
+    >>> span((1.0, 1.034)), span(())
+    ('[1.00, 1.03]', '-')
+    """
+    return f"[{interval[0]:.{places}f}, {interval[1]:.{places}f}]" if interval else MISSING
+
+
+def many(count: int, noun: str) -> str:
+    """
+    >>> many(1, "token"), many(1200, "token")
+    ('1 token', '1,200 tokens')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(values: Sequence[object]) -> str:
+    """
+    >>> listed((2, 15, 27)), listed(())
+    ('2, 15, 27', '-')
+    """
+    return ", ".join(map(str, values)) or MISSING
+
+
+def thin(x: Sequence[float], y: Sequence[float], limit: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """At most ``limit`` points of a series: per stretch the lowest and the highest, so that spikes survive; gaps stay gaps.
+
+    >>> thin((0, 1, 2, 3, 4, 5, 6, 7), (0, 0, 9, 0, 0, 0, -9, 0), 4)
+    ((0, 2, 4, 6), (0, 9, 0, -9))
+    """
+    n = len(y)
+    if n <= limit:
+        return tuple(x), tuple(y)
+    keep: list[int] = []
+    stretches = max(1, limit // 2)
+    for k in range(stretches):
+        at = range(k * n // stretches, (k + 1) * n // stretches)
+        finite = [i for i in at if math.isfinite(y[i])] or list(at)
+        keep += sorted({min(finite, key=y.__getitem__), max(finite, key=y.__getitem__)})
+    return tuple(x[i] for i in keep), tuple(y[i] for i in keep)

@@ -1,0 +1,147 @@
+"""A page in 80 columns for a terminal: verdict, findings with their evidence and fix, key tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from eagle3diag.findings import Evidence, Finding, Result, Severity
+from eagle3diag.report.form import GLYPHS, Bars, Heat, Page, Section, Table
+from eagle3diag.report.numbers import fixed, many
+from eagle3diag.report.safe import bounded, shorten, visible, width
+from eagle3diag.report.views import view
+
+_ROWS = 12  # longer tables are cut with a line that says so: a terminal is for reading, --html and --json have the rest
+_RESET = "\x1b[0m"
+_STYLES = {
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+    Severity.ERROR: "\x1b[1;31m",
+    Severity.WARNING: "\x1b[1;33m",
+    Severity.NOTE: "\x1b[1;36m",
+    None: "\x1b[1;32m",
+}
+
+
+def render(result: Result, *, colour: bool = False, columns: int = 80) -> str:
+    """``result`` as text; no line needs more than ``columns`` columns, except for a single long word such as a path.
+
+    Escape sequences appear only when ``colour`` is true, and then only ours: whatever came out of a file is shown, not obeyed.
+    """
+    return "\n".join(_Writer(columns, colour).page(view(result)))
+
+
+class _Writer:
+    def __init__(self, columns: int, colour: bool) -> None:
+        self.columns, self.colour = max(40, columns), colour
+
+    def page(self, page: Page) -> Iterator[str]:
+        name, counts = f"eagle3diag {page.verb}", f"{GLYPHS[page.worst]} {page.counts}"
+        gap = " " * max(2, self.columns - width(name) - width(counts))
+        yield f"{self.paint(name, 'dim')}{gap}{self.paint(counts, page.worst)}"
+        yield self.paint("─" * self.columns, "dim")
+        yield from (self.paint(line, "bold") for line in self.wrap(page.verdict))
+        if page.facts:
+            yield ""
+            wide = max(width(visible(name)) for name, _ in page.facts)
+            for name, value in page.facts:
+                yield from self.wrap(value, first=f"  {visible(name)}{' ' * (wide - width(visible(name)))}  ", rest=" " * (wide + 4))
+        for i, finding in enumerate(page.findings):
+            yield ""
+            yield from self.finding(finding, page.remarks[i] if i < len(page.remarks) else "")
+        for section in page.sections:
+            if section.terminal:
+                yield ""
+                yield from self.section(section)
+
+    def finding(self, finding: Finding, remark: str) -> Iterator[str]:
+        head = f"{GLYPHS[finding.severity]} {finding.severity.label}  {visible(finding.fault)}  "
+        lines = self.wrap(finding.title, first=head, rest=" " * 4)
+        for n, line in enumerate(lines):
+            yield self.paint(head, finding.severity) + self.paint(line[len(head) :], "bold") if n == 0 else self.paint(line, "bold")
+        for paragraph in (finding.because, remark):
+            if paragraph:
+                yield from self.wrap(paragraph, first="    ", rest="    ")
+        for evidence in finding.evidence:
+            yield from self.wrap(str(_short(evidence)), first="    · ", rest="      ")
+        for label, words in (("fix", finding.fix), ("check", finding.check)):
+            if words:
+                yield from self.wrap(words, first=f"    {label:<5}  ", rest=" " * 11, newlines=True)
+
+    def section(self, section: Section) -> Iterator[str]:
+        yield self.paint(visible(section.title), "bold")
+        for paragraph in (section.caption, *section.paragraphs):
+            if paragraph:
+                yield from self.wrap(paragraph, first="  ", rest="  ")
+        for n, step in enumerate(section.steps, 1):
+            yield from self.wrap(step, first=f"  {n:>2}  ", rest=" " * 6)
+        for table in section.tables:
+            yield from self.table(table)
+        for figure in section.figures:
+            if isinstance(figure, Bars):
+                yield from self.bars(figure)
+            elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
+                rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))
+                yield from self.table(Table(("", *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels), title=figure.title))
+
+    def table(self, table: Table) -> Iterator[str]:
+        use = table.narrow or tuple(range(len(table.columns)))
+        rows = [[visible(row[c]) for c in use] for row in table.rows[:_ROWS]]
+        heads = [visible(table.columns[c]) for c in use]
+        wide = [max(width(cells[k]) for cells in [heads, *rows]) for k in range(len(use))]
+        spare = self.columns - 2 - 2 * (len(use) - 1)
+        while sum(wide) > spare and max(wide) > 6:  # the widest column gives way first
+            widest = wide.index(max(wide))
+            wide[widest] -= min(sum(wide) - spare, wide[widest] - 6)
+
+        def line(cells: list[str]) -> str:
+            parts = []
+            for cell, columns, c in zip(cells, wide, use, strict=True):
+                cell = shorten(cell, columns)
+                pad = " " * (columns - width(cell))
+                parts.append(pad + cell if table.side(c) == "r" else cell + pad)
+            return f"  {'  '.join(parts)}".rstrip()
+
+        if table.title:
+            yield from self.wrap(table.title, first="  ", rest="  ")
+        yield self.paint(line(heads), "dim")
+        yield from map(line, rows)
+        if len(table.rows) > _ROWS:
+            yield self.paint(f"  … {many(len(table.rows) - _ROWS, 'more row')}: see the HTML or JSON", "dim")
+
+    def bars(self, figure: Bars) -> Iterator[str]:
+        finite = [b for b in figure.bars if math.isfinite(b.value)][:_ROWS]
+        if not finite:
+            return
+        yield from self.wrap(figure.title, first="  ", rest="  ")
+        label_columns = min(max(width(visible(b.label)) for b in finite), self.columns // 2 - 4)
+        room = self.columns - label_columns - 28
+        top = max(max(b.value for b in finite) - figure.start, 1e-12)
+        for bar in finite:
+            label = shorten(visible(bar.label), label_columns)
+            drawn = "█" * max(0, round(room * (bar.value - figure.start) / top)) or "▏"
+            numbers = f"{bar.value:.2f}" + (f" [{bar.low:.2f}, {bar.high:.2f}]" if bar.low is not None and bar.high is not None else "")
+            yield f"  {label}{' ' * (label_columns - width(label))}  {numbers:<20}  {drawn}"
+
+    def wrap(self, words: str, *, first: str = "", rest: str = "", newlines: bool = False) -> list[str]:
+        """``words`` filled into lines; a word wider than a line is left whole, so that a path can still be copied."""
+        lines: list[str] = []
+        for paragraph in visible(bounded(words), keep_newlines=newlines).split("\n"):
+            line, empty = (rest if lines else first), True
+            for word in paragraph.split(" "):
+                if not empty and width(line) + 1 + width(word) > self.columns:
+                    lines.append(line)
+                    line, empty = rest, True
+                line, empty = (line + word if empty else f"{line} {word}"), False
+            lines.append(line.rstrip() if line.strip() else "")
+        return lines
+
+    def paint(self, words: str, style: str | Severity | None) -> str:
+        return f"{_STYLES[style]}{words}{_RESET}" if self.colour and words else words
+
+
+def _short(evidence: Evidence) -> Evidence:
+    """Evidence whose value, if it is a text out of a file, is cut to a length that leaves the rest readable."""
+    if isinstance(evidence.value, str) and len(evidence.value) > 300:
+        return Evidence(evidence.name, bounded(evidence.value, 300), evidence.expected, evidence.source)
+    return evidence

@@ -1,0 +1,52 @@
+"""What several views say in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eagle3diag.findings import Finding, Severity
+from eagle3diag.report.form import Bar, Series
+from eagle3diag.report.numbers import num, span
+
+
+def verdict(findings: Sequence[Finding], healthy: str) -> str:
+    """One sentence: the gravest finding, or what it means that there is none."""
+    worst = max(findings, key=lambda f: f.severity, default=None)
+    if worst is None or worst.severity <= Severity.NOTE:
+        return healthy
+    title = worst.title.strip()
+    return title if title.endswith((".", "!", "?")) else f"{title}."
+
+
+def boundary(b: int | None) -> str:
+    """``-1`` is the final state after the final norm, which is not a boundary."""
+    return "unknown" if b is None else "final, normed" if b == -1 else f"boundary {b}"
+
+
+def accept_bar(label: str, value: float, interval: Sequence[float] | None, hue: int) -> Bar:
+    return Bar(label, value, interval[0] if interval else None, interval[1] if interval else None, hue)
+
+
+def by_position(name: str, p: Sequence[float], *, hue: int, dashed: bool = False) -> Series:
+    return Series(name, tuple(float(i) for i in range(1, len(p) + 1)), tuple(p), hue, dashed, points=True)
+
+
+def accept_length(value: float, interval: Sequence[float] | None) -> str:
+    return f"{value:.2f}" + (f" {span(interval)}" if interval else "")
+
+
+def path_name(path: str | None) -> str:
+    """The last part of a path, which is what tells two drafts apart in a sentence; facts carry the whole."""
+    return (path or "?").rstrip("/").rsplit("/", 1)[-1] or "?"
+
+
+def joined(*parts: str | None) -> str:
+    return " · ".join(part for part in parts if part)
+
+
+def engine(name: str | None, version: str | None) -> str:
+    return " ".join(part for part in (name, version) if part)
+
+
+def shape(size: Sequence[int]) -> str:
+    return "[" + ", ".join(num(n) if n < 10_000 else str(n) for n in size) + "]"

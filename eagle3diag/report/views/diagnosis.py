@@ -1,0 +1,142 @@
+"""How a diagnosis is shown: what was observed, what each fault would give, the trail, what is missing, then all the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Section, Series, Table
+from eagle3diag.report.numbers import MISSING, fixed, num, span
+from eagle3diag.report.views import audit, comparison, replay, weights
+from eagle3diag.report.views.common import accept_bar, accept_length, by_position, engine, joined, path_name
+
+if TYPE_CHECKING:
+    from eagle3diag.diagnose import Diagnosis
+    from eagle3diag.replay import Counterfactual
+    from eagle3diag.serving import Acceptance
+
+_SHOWN = 12  # counterfactuals in the figures; the table has all of them
+
+
+def page(result: Diagnosis) -> Page:
+    findings = result.findings
+    remarks = []
+    for finding in findings:
+        ranked = next((r for r in result.ranked if r.finding == finding), None)
+        remarks.append(_remark(result, ranked.predicted) if ranked is not None and ranked.predicted is not None else "")
+    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), tuple(remarks))
+
+
+def _facts(result: Diagnosis) -> Iterator[tuple[str, str]]:
+    if result.observed is not None:
+        yield "observed", _observed(result.observed)
+    if result.replay is not None:
+        healthy = f"accept length {accept_length(result.replay.accept_length, result.replay.accept_length_interval)}"
+        yield "replayed", f"{healthy} for {path_name(result.replay.draft)} on {path_name(result.replay.dump)}, {result.replay.steps} steps"
+    looked = [
+        name
+        for name, part in (("checkpoint", result.audit), ("weights", result.weights), ("train against live", result.comparison))
+        if part is not None
+    ]
+    if looked:
+        yield "looked at", ", ".join(looked)
+
+
+def _observed(seen: Acceptance) -> str:
+    length = f"accept length {seen.accept_length:.2f}" if seen.accept_length is not None else None
+    rounds = f"{num(seen.rounds)} rounds" if seen.rounds is not None else None
+    steps = f"{seen.steps} steps" if seen.steps is not None else None
+    return joined(length, rounds, steps, engine(seen.engine, seen.engine_version)) or MISSING
+
+
+def _remark(result: Diagnosis, predicted: Counterfactual) -> str:
+    words = (
+        f"With this fault alone the replay gives accept length {accept_length(predicted.accept_length, predicted.accept_length_interval)}"
+    )
+    if result.observed is not None and result.observed.accept_length is not None:
+        words += f"; observed is {result.observed.accept_length:.2f}"
+    if result.replay is not None:
+        words += f", without it {result.replay.accept_length:.2f}"
+    return words + "."
+
+
+def _sections(result: Diagnosis) -> Iterator[Section]:
+    figures = tuple(_figures(result))
+    if figures or result.counterfactuals:
+        tables = (_counterfactuals(result),) if result.counterfactuals else ()
+        yield Section(
+            "Observed and predicted",
+            "Each counterfactual is the healthy replay with one thing broken. The one that lands on the observed value explains it.",
+            tables=tables,
+            figures=figures,
+        )
+    if result.missing:
+        yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
+    if result.trail:
+        yield Section("The trail", "What was looked at, in order.", steps=result.trail)
+    if result.audit is not None:
+        yield from audit.page(result.audit).grouped("Evidence: the checkpoint under the engine", prefix="audit-")
+    if result.comparison is not None:
+        yield from comparison.page(result.comparison).grouped("Evidence: train against live", prefix="compare-")
+    if result.weights is not None:
+        yield from weights.page(result.weights).grouped("Evidence: the weights", prefix="weights-")
+    if result.replay is not None:
+        yield from replay.page(result.replay).grouped("Evidence: the healthy replay", prefix="replay-")
+
+
+def _nearest(result: Diagnosis) -> list[Counterfactual]:
+    """Those that land closest to what was observed first; without an observation as they come."""
+    return sorted(result.counterfactuals, key=lambda c: c.distance if c.distance is not None else float("inf"))
+
+
+def _figures(result: Diagnosis) -> Iterator[Figure]:
+    bars: list[Bar] = []
+    series: list[Series] = []
+    observed = result.observed.accept_length if result.observed is not None else None
+    if result.observed is not None and observed is not None:
+        bars.append(Bar("observed on the server", observed, hue=4))
+        if result.observed.p:
+            series.append(by_position("observed", result.observed.p, hue=4, dashed=True))
+    if result.replay is not None:
+        bars.append(accept_bar("replay, healthy", result.replay.accept_length, result.replay.accept_length_interval, 0))
+        series.append(by_position("replay, healthy", result.replay.p, hue=0))
+    near = _nearest(result)
+    bars += [accept_bar(f"{c.fault} {c.name}".strip(), c.accept_length, c.accept_length_interval, 1) for c in near[:_SHOWN]]
+    series += [by_position(f"{c.fault} {c.name}".strip(), c.p, hue=hue) for hue, c in zip((1, 2, 3), near, strict=False) if c.p]
+    if len(bars) > 1:
+        mark = Band(observed, observed, "observed") if observed is not None else None
+        yield Bars(
+            "accept-length",
+            "Accept length, observed and predicted",
+            "Tokens per round with the bonus token counted; 1 means that nothing is accepted. "
+            "The dashed line is what was observed, whiskers are 95 % intervals.",
+            "accept length",
+            tuple(bars),
+            start=1.0,
+            mark=mark,
+        )
+    if series and any(s.y for s in series):
+        yield Lines(
+            "by-position",
+            "Acceptance by position",
+            "Share of rounds in which the first i drafts were all accepted: the step at which two curves part says where a fault acts.",
+            "draft position i",
+            "p(i)",
+            tuple(series),
+            whole_x=True,
+            y_range=(0.0, 1.0),
+        )
+
+
+def _counterfactuals(result: Diagnosis) -> Table:
+    rows = tuple(
+        (c.fault, c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
+        for c in _nearest(result)
+    )
+    return Table(
+        ("fault", "what was broken", "accept length", "95 % interval", "p(1)", "distance"),
+        rows,
+        align="llrrrr",
+        narrow=(0, 1, 2, 3),
+        code=(0,),
+    )

@@ -1,0 +1,81 @@
+"""How a replay is shown: the accept length to expect, acceptance by position, and the records it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from eagle3diag.report.form import Bars, Lines, Page, Section, Table
+from eagle3diag.report.numbers import MISSING, fixed, listed, num, percent, span
+from eagle3diag.report.views.common import accept_bar, accept_length, by_position, path_name, verdict
+
+if TYPE_CHECKING:
+    from eagle3diag.replay import Replay
+
+
+def page(result: Replay) -> Page:
+    findings = result.findings
+    said = f"Expect an accept length of {accept_length(result.accept_length, result.accept_length_interval)} with {result.steps} steps."
+    facts = [
+        ("draft", result.draft),
+        ("dump", result.dump),
+        ("replayed", f"chain of {result.steps} steps, {num(result.rounds)} rounds over {num(len(result.records))} records"),
+    ]
+    if result.changes:
+        facts.append(("changed", listed(result.changes)))
+    # the number is what a replay is asked for, so it leads, whatever the findings add
+    worse = verdict(findings, "")
+    return Page("replay", f"{said} {worse}".strip(), tuple(facts), findings, tuple(sections(result)))
+
+
+def sections(result: Replay) -> Iterator[Section]:
+    label = path_name(result.draft)
+    series = [by_position("as the server counts (free-running)", result.p, hue=0)]
+    if result.every_position_p:
+        series.append(by_position("over every position of the text", result.every_position_p, hue=1, dashed=True))
+    figures = (
+        Bars(
+            "accept-length",
+            "Accept length",
+            "Tokens per round with the bonus token counted; 1 means that nothing is accepted.",
+            "accept length",
+            (accept_bar(label, result.accept_length, result.accept_length_interval, 0),),
+            start=1.0,
+        ),
+        Lines(
+            "by-position",
+            "Acceptance by position",
+            "Share of rounds in which the first i drafts were all accepted.",
+            "draft position i",
+            "p(i)",
+            tuple(series),
+            whole_x=True,
+            y_range=(0.0, 1.0),
+        ),
+    )
+    yield Section("Acceptance", _vocabulary(result), tables=(positions(result),), figures=figures)
+    if result.records:
+        rows = tuple((r.name, num(r.rounds), fixed(r.accept_length, 2)) for r in result.records)
+        yield Section(
+            "Record by record",
+            tables=(Table(("record", "rounds", "accept length"), rows, align="lrr", code=(0,)),),
+            fold=True,
+            terminal=False,
+        )
+
+
+def positions(result: Replay) -> Table:
+    rows = []
+    for i, p in enumerate(result.p):
+        every = fixed(result.every_position_p[i]) if i < len(result.every_position_p) else MISSING
+        interval = span(result.p_interval[i], 3) if i < len(result.p_interval) else MISSING
+        conditional = fixed(result.c[i]) if i < len(result.c) else MISSING
+        rows.append((str(i + 1), fixed(p), interval, conditional, every))
+    return Table(("position", "p", "95 % interval", "c, given the one before", "p, every position"), tuple(rows), align="rrrrr")
+
+
+def _vocabulary(result: Replay) -> str:
+    if not result.out_of_vocabulary:
+        return "Every token that the target chose is in the draft's vocabulary."
+    share = percent(result.out_of_vocabulary)
+    return f"{share} of the tokens that the target chose are outside the draft's vocabulary and can never be accepted."

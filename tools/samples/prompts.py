@@ -1,0 +1,136 @@
+"""The prompts of the sample draft: varied instructions over two disjoint sets of topics.
+
+Training prompts use the topics of :data:`TOPICS`; the held-out prompts use :data:`HELD_OUT_TOPICS`, which training never
+sees, in the same spread of request kinds. Everything is written here and drawn with a seed, so no data set is needed.
+"""
+
+from __future__ import annotations
+
+import random
+
+TOPICS: dict[str, str] = {
+    "science": """photosynthesis;gravity;black holes;the water cycle;plate tectonics;DNA;evolution;the immune system;magnetism;sound waves;
+        volcanoes;earthquakes;the solar system;atoms;chemical bonds;electricity;vaccines;bacteria;the ozone layer;ocean tides;rainbows;
+        cell division;the periodic table;entropy;friction;nuclear fusion;climate change;hurricanes;fossils;genes;enzymes;lightning;
+        the greenhouse effect;acids and bases;the human heart;the brain;muscles;bones;digestion;sleep;eclipses;comets;galaxies;
+        radioactivity;lasers;superconductors;crystals;glaciers;coral reefs;migration of birds""",
+    "computing": """recursion;a hash table;binary search;a linked list;TCP;UDP;DNS;HTTP;encryption;a compiler;an operating system;version control;
+        unit tests;a database index;SQL joins;object-oriented programming;functional programming;a cache;a firewall;machine learning;
+        a neural network;overfitting;gradient descent;cloud computing;a load balancer;an API;a web browser;garbage collection;
+        a stack;a queue;a binary tree;sorting algorithms;regular expressions;multithreading;a deadlock;Docker containers;
+        open source software;phishing;two-factor authentication;a virtual machine;big O notation;JSON""",
+    "life": """time management;public speaking;saving money;learning a language;healthy eating;job interviews;stress;exercise;sleep habits;
+        making friends;studying for exams;writing a resume;working from home;meditation;gardening;cooking pasta;baking bread;
+        painting a room;fixing a bicycle;camping;running a marathon;playing the guitar;photography;chess;swimming;yoga;reading more;
+        budgeting;recycling;travelling alone;raising a puppy;keeping a journal;hosting a dinner;moving house;leading a meeting;
+        giving feedback;negotiating a salary;remembering names;taking notes;planning a wedding""",
+    "history": """the Roman Empire;the French Revolution;the Industrial Revolution;World War II;ancient Egypt;the Renaissance;the Silk Road;
+        the Cold War;the printing press;the Great Depression;the Vikings;ancient Greece;the American Civil War;the Space Race;
+        the Ottoman Empire;the Mongol Empire;the fall of the Berlin Wall;the Black Death;the Magna Carta;the Age of Exploration;
+        the invention of the telephone;the Gold Rush;the Panama Canal;the Great Wall of China;women's suffrage;the Olympic Games;
+        the Inca civilization;the Russian Revolution;the first airplane;the United Nations""",
+    "place": """Paris;Tokyo;Egypt;Brazil;India;Canada;Australia;Rome;London;New York;Kenya;Iceland;Mexico;Greece;China;Norway;Peru;Morocco;
+        Thailand;South Africa;Spain;Germany;Switzerland;Turkey;Vietnam;Argentina;Ireland;Portugal;Cuba;Nepal""",
+    "thing": """a bicycle;a clock;a lighthouse;a cat;a dog;a river;a mountain;a library;a robot;a garden;a storm;a train;a bridge;a castle;
+        a telescope;a violin;an old map;a lantern;a dragon;a ship;a forest;a desert;the moon;a market;a mirror;a key;a painting;
+        a coffee shop;a snowman;a kite""",
+}
+
+HELD_OUT_TOPICS: dict[str, str] = {
+    "science": "tornadoes;the speed of light;viruses;the carbon cycle;static electricity;the nervous system;asteroids;osmosis;tsunamis;batteries",
+    "computing": "a blockchain;a graph database;a router;dynamic programming;a decision tree;a password manager;a heap;a web server",
+    "life": "public transport;making coffee;drawing;hiking;writing a novel;small talk;home repairs;volunteering",
+    "history": "the Byzantine Empire;the Boston Tea Party;the Aztec civilization;the invention of the steam engine;the Suez Canal;the Treaty of Versailles",
+    "place": "Italy;Sweden;Indonesia;Chile;Scotland;Poland",
+    "thing": "a windmill;a train station;a piano;a fox;a tent;an island",
+}
+
+KINDS: dict[str, list[str]] = {
+    "science": [
+        "Explain {t} in simple terms.",
+        "What is the most important thing to know about {t}?",
+        "Write a short paragraph about {t} for a school textbook.",
+        "List five facts about {t}.",
+        "Why does {t} matter?",
+        "Give three questions and answers about {t}.",
+        "Explain {t} to a ten-year-old child.",
+        "How do scientists study {t}?",
+    ],
+    "computing": [
+        "What is {t}? Explain with an example.",
+        "Describe {t} in two sentences.",
+        "What are the advantages and disadvantages of {t}?",
+        "Write a Python function that shows the idea of {t}.",
+        "List the steps to learn about {t}.",
+        "Compare {t} with an everyday object.",
+        "When should a programmer care about {t}?",
+        "Write a short FAQ about {t}.",
+    ],
+    "life": [
+        "Give me five tips for {t}.",
+        "How can I get better at {t}?",
+        "Write a short email to a friend about {t}.",
+        "What are common mistakes in {t}?",
+        "Make a one-week plan for {t}.",
+        "Why is {t} hard, and what helps?",
+        "What do I need to get started with {t}?",
+        "Write a motivational message about {t}.",
+    ],
+    "history": [
+        "Summarize {t} in a few sentences.",
+        "What caused {t}?",
+        "Why is {t} important?",
+        "List three key events related to {t}.",
+        "Who were the main people involved in {t}?",
+        "What can we learn today from {t}?",
+    ],
+    "place": [
+        "What should a tourist see in {t}?",
+        "Describe the food of {t}.",
+        "Write a three-day travel plan for {t}.",
+        "What is the weather like in {t}?",
+        "List five interesting facts about {t}.",
+        "Write a postcard from {t}.",
+    ],
+    "thing": [
+        "Write a short story about {t}.",
+        "Write a poem about {t}.",
+        "Describe {t} using all five senses.",
+        "Write a dialogue between two people about {t}.",
+        "Invent a name for {t} and explain it.",
+        "Write the first paragraph of a novel that begins with {t}.",
+    ],
+}
+
+ANY_TOPIC = [
+    "Tell me about {t}.",
+    "Write a quiz question with four choices about {t}, then give the answer.",
+    "Write a headline and a short news story about {t}.",
+    "Write a conversation between a teacher and a student about {t}.",
+]
+
+ARITHMETIC = ["What is {a} plus {b}? Explain each step.", "If I have {a} apples and give away {b}, how many are left?", "Count from {a} to {c}."]
+
+
+def _all(topics: dict[str, str]) -> list[str]:
+    return [kind.format(t=topic) for group, listed in topics.items() for topic in _names(listed) for kind in KINDS[group] + ANY_TOPIC]
+
+
+def _names(listed: str) -> list[str]:
+    return [" ".join(name.split()) for name in listed.split(";")]
+
+
+def training_prompts(seed: int = 0) -> list[str]:
+    """All request kinds over all training topics, plus some arithmetic, shuffled: about 2,600 prompts."""
+    draw = random.Random(seed)
+    numbers = [draw.choice(ARITHMETIC).format(a=a, b=b, c=a + 12) for a, b in (draw.sample(range(2, 60), 2) for _ in range(60))]
+    prompts = sorted(set(_all(TOPICS) + numbers))
+    draw.shuffle(prompts)
+    return prompts
+
+
+def held_out_prompts(count: int = 100, seed: int = 1) -> list[str]:
+    """``count`` prompts over topics that training never sees, spread evenly over the request kinds."""
+    prompts = sorted(set(_all(HELD_OUT_TOPICS)))
+    random.Random(seed).shuffle(prompts)
+    return prompts[:count]
