@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from eagle3diag.checkpoints import LAYER_PARAMETERS, Draft, Target, open_draft, open_target
+from eagle3diag.checkpoints.names import canonical
+from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.engines import known_version, rules_of, split_engine
 from eagle3diag.engines.rules import Version
 from eagle3diag.errors import MismatchedInputs
@@ -26,9 +28,11 @@ class TensorLoad:
     """
 
     name: str
+    canonical: str
     outcome: str
     into: str | None
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
     note: str = ""
 
 
@@ -124,7 +128,8 @@ def audit(
     base = None if target is None else open_target(target)
     if base is not None:
         _check_target(opened, base)
-    shapes = {canonical: tuple(opened.tensors[stored].shape) for canonical, stored in opened.canonical().items()}
+    tensors = Tensors.of(opened.tensors)
+    shapes = {canonical: tensors.info(stored).shape for canonical, stored in opened.canonical().items()}
     fc = shapes.get("fc.weight", (0, 0))
     rules = rules_of(name)
     return Audit(
@@ -165,28 +170,30 @@ def _loads(draft: Draft, version: Version, engine: str) -> tuple[TensorLoad, ...
     rules = rules_of(engine)
     own_embedding = draft.config.target_hidden_size != draft.config.hidden_size
     loads, filled = [], set()
-    for name in draft.tensors:
-        into, shape = rules.destination(name, version), tuple(draft.tensors[name].shape)
+    tensors = Tensors.of(draft.tensors)
+    for name in tensors:
+        into, info = rules.destination(name, version), tensors.info(name)
+        outcome, note = "loaded", ""
         if into is None:
-            raises = rules.raises_on_unknown(name, version)
-            loads.append(TensorLoad(name, "raises" if raises else "dropped", None, shape, "no parameter of this name"))
+            outcome, note = ("raises" if rules.raises_on_unknown(name, version) else "dropped"), "no parameter of this name"
         elif into == "t2d":
-            loads.append(TensorLoad(name, "ignored", None, shape, "used in training only"))
+            outcome, note = "ignored", "used in training only"
         elif into == "embed_tokens.weight" and not own_embedding:
-            loads.append(TensorLoad(name, "overwritten", into, shape, "the target's embedding takes its place"))
+            outcome, note = "overwritten", "the target's embedding takes its place"
         else:
-            loads.append(TensorLoad(name, "loaded", into, shape))
             filled.add(into)
+        loads.append(TensorLoad(name, canonical(name), outcome, into if outcome == "loaded" else None, info.shape, info.dtype, note))
     for parameter in _parameters(draft):
         if parameter in filled:
             continue
         if parameter == "embed_tokens.weight" and not own_embedding:
-            loads.append(TensorLoad(parameter, "borrowed", parameter, None, "shared by design"))
+            outcome, note = "borrowed", "shared by design"
         elif parameter == "lm_head.weight" and _borrows_head(draft):
-            loads.append(TensorLoad(parameter, "borrowed", parameter, None, "draft_vocab_size is null or the embedding is tied"))
+            outcome, note = "borrowed", "draft_vocab_size is null or the embedding is tied"
         else:
             note = "default initialisation" if parameter == "fc.weight" else "ones" if "norm" in parameter else "whatever memory held"
-            loads.append(TensorLoad(parameter, "missing", parameter, None, note))
+            outcome = "missing"
+        loads.append(TensorLoad(parameter, parameter, outcome, parameter, note=note))
     return tuple(loads)
 
 

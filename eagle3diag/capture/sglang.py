@@ -25,6 +25,7 @@ from eagle3diag.dumps import DumpWriter, TargetIdentity
 from eagle3diag.errors import BadArgument, CaptureError
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], None]
+Method = Callable[["Recorder", nn.Module, tuple[Any, ...], Any], None]
 
 #: What each part of the recorder is hooked to. ``model`` exists in target and draft, the others in the draft alone.
 MODULES = {"model": "model", "fc": "model.fc", "hidden_norm": "model.*.hidden_norm"}
@@ -80,7 +81,7 @@ class _Request:
     prompt_length: int = 0
 
 
-def _never_raise(hook: Callable[..., None]) -> Hook:
+def _never_raise(hook: Method) -> Method:
     """A broken recorder must not take the server with it: any error ends the recording."""
 
     @wraps(hook)
@@ -91,7 +92,7 @@ def _never_raise(hook: Callable[..., None]) -> Hook:
             except Exception as error:
                 self.stop(error)
 
-    return guarded  # type: ignore[return-value]  # bound to a recorder, it takes (module, inputs, output)
+    return guarded
 
 
 class Recorder:
@@ -112,10 +113,10 @@ class Recorder:
         self._running: dict[str, _Request] = {}
         self._named: dict[str, str] = {}  # request id -> record name, in order of arrival, ended ones included
         self._boundaries: tuple[int, ...] = ()
-        self._fc_ran, self._fed = False, None
+        self._hidden_size = 0  # of the target, which runs before the draft does
+        self._fc_ran = False
+        self._fed: Tensor | None = None
         self.counters = dict.fromkeys(("draft_forwards", "draft_extends", "wide_extends", "narrow_extends", "fc_calls"), 0)
-
-    _fed: Tensor | None
 
     @_never_raise
     def on_fc(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -130,12 +131,13 @@ class Recorder:
             self._fed = inputs[0].detach().clone()
 
     @_never_raise
-    def on_model(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def on_model(self, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """A whole forward has ended, of the target or of the draft (which is the one with a fusion layer)."""
         ids, positions, batch = inputs[:3]
         mode = batch.forward_mode.name
         if not hasattr(module, "fc"):
             if mode == "EXTEND":
+                self._hidden_size = int(module.embed_tokens.weight.shape[-1])
                 self._boundaries = tuple(sorted(int(b) for b in getattr(module, "layers_to_capture", None) or ()))
                 self._see_prompts(ids.tolist(), positions.tolist(), batch)
             return
@@ -151,10 +153,9 @@ class Recorder:
         fed = batch.spec_info.hidden_states
         features = fed if fc_ran else kept
         if features is None or features.shape != fed.shape:
-            raise CaptureError("the fed rows were not seen before the first layer", where="SGLang's draft", hint="let hooks() write the list")
-        hidden_size = module.embed_tokens.weight.shape[-1]  # type: ignore[union-attr, index]
+            raise CaptureError("the fed rows were not seen before the first layer", where="SGLang's draft", hint="hook all of MODULES")
         self.counters["draft_extends"] += 1
-        self.counters["wide_extends" if features.shape[-1] > hidden_size else "narrow_extends"] += 1
+        self.counters["wide_extends" if features.shape[-1] > self._hidden_size else "narrow_extends"] += 1
         self._see_rows(features, ids.tolist(), positions.tolist(), batch)
         if mode == "DRAFT_EXTEND_V2":
             self._end_absent(set(batch.rids))
@@ -200,7 +201,7 @@ class Recorder:
     def _write(self, request: _Request) -> None:
         missing = [p for p in request.positions if p not in request.tokens]
         if missing or not request.rows:
-            raise CaptureError(f"no token is known for positions {missing[:3]}", where=f"request {request.name}", hint="record whole prompts")
+            raise CaptureError(f"no token is known for positions {missing[:3]}", where=f"record {request.name}", hint="send whole prompts")
         features = torch.cat(request.rows)
         whole = request.positions == list(range(len(request.positions)))  # not so when a cached prefix was never computed
         self._open(features.dtype).add(
@@ -245,7 +246,7 @@ def _prompt_rows(batch: Any) -> Iterator[tuple[str, slice]]:
 
 
 def _accepted_rows(batch: Any, rows: int) -> Iterator[tuple[str, slice]]:
-    """Request id and real rows after a verify: each request has as many rows as there are slots, and the tail behind the accepted is junk."""
+    """Request id and real rows after a verify: each request has one row per slot, and what lies behind the accepted ones is junk."""
     if batch.spec_info.num_front_tokens:
         raise CaptureError("rows before the last accepted token are fed again", where="SGLang's draft extend", hint="not an EAGLE-3 draft")
     slots = rows // len(batch.rids)

@@ -41,6 +41,7 @@ class Tape:
         self._handles: list[Any] = []
         self._parameters = {name: tuple(inspect.signature(m.forward).parameters) for name, m in decoder.path}
         self._given: dict[str, Any] = {}  # what the modules of the path were called with, during one forward
+        self._begun = False
         self._states: dict[int, Tensor] | None = None  # None outside a forward: recomputation for a backward pass is not recorded
         self._open: list[Batch] = []
         self._started = 0
@@ -85,12 +86,14 @@ class Tape:
         self._remove_hooks()
         while self._open:
             self._close(self._open.pop(0))
-        silent = sorted(what for what in self.hooked if self._fired[what] < max(self.forwards, 1))
+        # at least one forward is due, unless the first was cut short by the very error that ends the block
+        due = self.forwards if error is not None and self._begun else max(self.forwards, 1)
+        silent = sorted(what for what in self.hooked if self._fired[what] < due)
         problem: CaptureError | None = None
         if silent:
             fired = ", ".join(f"{what} at {self.hooked[what]}: {self._fired[what]} of {self.forwards}" for what in silent)
             problem = CaptureError(
-                f"hooks that did not fire in every forward of the target ({fired})",
+                f"hooks that did not fire in every forward of the target: {fired}",
                 where=type(self._model).__name__,
                 hint="run the model that was given, inside the with block; a compiled or offloaded copy may bypass its modules",
             )
@@ -154,7 +157,7 @@ class Tape:
             )
         cache = self._given.get("cache")
         self._given["past"] = 0 if cache is None else int(cache.get_seq_length())  # before this forward adds to it
-        self._states = {}
+        self._begun, self._states = True, {}
 
     def _input_hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep(0, args[0] if args else kwargs.get("hidden_states"))

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
@@ -60,7 +61,7 @@ def page(result: Result) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='referrer' content='no-referrer'>\n",
         "<meta name='color-scheme' content='light dark'>\n",
         f"<meta name='generator' content='eagle3diag {__version__}'>\n<title>{escaped(f'{told.verb}: {told.verdict}')}</title>\n",
-        f"<style>{style}</style>\n</head>\n<body>\n",
+        f"<style>{style}</style>\n{_spare_styles(source or '')}</head>\n<body>\n",
         before,
         "<footer><div>",
         f"<p>Written by eagle3diag {__version__}. This file is complete: it loads nothing and sends nothing. ",
@@ -228,6 +229,14 @@ def _left_out_note(names: list[str]) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _spare_styles(source: str) -> str:
+    """Empty style elements with the ids under which plotly.js would add the style sheets of its maps: it skips what is there.
+
+    Reports have no maps, and a policy that names every style by its hash would block those sheets with a message.
+    """
+    return "".join(f"<style id='{name}'></style>\n" for name in sorted(set(re.findall(r'getElementById\("([0-9a-f]{64})"\)', source))))
 
 
 @lru_cache(maxsize=4)

@@ -119,8 +119,8 @@ def _heat(figure: Heat) -> tuple[float, list[str]]:
                 ink = "#000" if luminance(*colour) > 0.18 else "#fff"
                 out.append(_text(x + cell / 2, y + row / 2 + 4, f"{value:.2f}", fill=ink))
     for r, c in figure.marked:
-        box = {"x": left + cell * c + 0.5, "y": top + row * r + 0.5, "width": cell - 2, "height": row - 2}
-        out.append(_tag("rect", fill="none", stroke=HUES[1][0], **{"stroke-width": "3"}, **box))
+        box: dict[str, str | float] = {"x": left + cell * c + 0.5, "y": top + row * r + 0.5, "width": cell - 2, "height": row - 2}
+        out.append(_tag("rect", fill="none", stroke=HUES[1][0], **{"stroke-width": 3}, **box))
     bottom = top + row * n_rows
     every = max(1, math.ceil(34 / cell))
     for c in range(0, n_columns, every):

@@ -18,8 +18,8 @@ def behind(figure: Figure) -> Table:
             for b in figure.bars
         )
         return Table(("", figure.x_title, "95 % interval"), rows, align="lrr")
-    rows = tuple((label, *(num(v, 4) for v in values)) for label, values in zip(figure.y_labels, figure.values, strict=True))
-    return Table((figure.y_title, *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels))
+    cells = tuple((label, *(num(v, 4) for v in values)) for label, values in zip(figure.y_labels, figure.values, strict=True))
+    return Table((figure.y_title, *figure.x_labels), cells, align="l" + "r" * len(figure.x_labels))
 
 
 def _of_lines(figure: Lines) -> Table:

@@ -1,9 +1,9 @@
 """Is this weight trained, fresh, dead or broken? Moments, spectra and distances to initialisations, without thresholds."""
 
-from eagle3diag.weights.moments import Moments, Spread, moments
+from eagle3diag.weights.moments import Moments, Spread
 from eagle3diag.weights.nulls import FromMoments, NullDistance, Structure, from_moments
 from eagle3diag.weights.report import BlockWeights, TensorWeights, WeightReport, measure, weights
-from eagle3diag.weights.spectrum import Spectrum, noise_band, spectrum
+from eagle3diag.weights.spectrum import Spectrum, noise_band
 
 __all__ = [
     "BlockWeights",
@@ -17,8 +17,6 @@ __all__ = [
     "WeightReport",
     "from_moments",
     "measure",
-    "moments",
     "noise_band",
-    "spectrum",
     "weights",
 ]

@@ -88,8 +88,9 @@ def moments(tensor: Tensor, bounds: Sequence[float] = ()) -> Moments:
     >>> moments(torch.tensor([[1.0, -1.0], [0.0, 0.0]])).zero_rows
     1
     """
-    matrix = tensor.detach().reshape(tensor.shape[0], -1) if tensor.dim() >= 2 else tensor.detach().reshape(1, -1)
-    rows, columns = matrix.shape
+    rows = tensor.shape[0] if tensor.dim() >= 2 else 1
+    columns = math.prod(tensor.shape[1:]) if tensor.dim() >= 2 else tensor.numel()
+    matrix = tensor.detach().reshape(rows, columns)
     row_squares = torch.zeros(rows, dtype=torch.float64)
     column_squares = torch.zeros(columns, dtype=torch.float64)
     zero_columns = torch.ones(columns, dtype=torch.bool)

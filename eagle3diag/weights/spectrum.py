@@ -66,7 +66,7 @@ def noise_band(rows: int, columns: int, std: float) -> tuple[float, float, float
     """``(band_low, band_high, tracy_widom_high)`` of the singular values of iid noise; see :class:`Spectrum`.
 
     >>> ["%.3f" % edge for edge in noise_band(7168, 21504, 0.004037)]
-    ['0.250', '0.934', '0.934']
+    ['0.250', '0.934', '0.936']
     """
     m, n = sorted((rows, columns))
     low, high = std * (math.sqrt(n) - math.sqrt(m)), std * (math.sqrt(n) + math.sqrt(m))

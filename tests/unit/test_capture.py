@@ -283,7 +283,7 @@ def test_copies_do_not_change_when_the_model_writes_in_place(model: Any) -> None
     ids = tokens(1, 6)
     with capture(model, boundaries=[2]) as expected:
         model(ids)
-    handle = model.model.layers[2].register_forward_pre_hook(lambda m, args: args[0].mul_(3.0) and None)
+    handle = model.model.layers[2].register_forward_pre_hook(lambda m, args: args[0].mul_(3.0) is None or None)
     with capture(model, boundaries=[2]) as tape:
         model(ids)
     handle.remove()
@@ -365,9 +365,14 @@ def test_a_hook_that_never_fires_is_an_error(model: Any) -> None:
 
 
 def test_a_hook_that_never_fires_only_warns_when_an_exception_is_on_its_way(model: Any) -> None:
-    """The first problem is the one that is raised."""
+    """The first problem is the one that is raised; a forward that fails half-way is no silent hook."""
     with pytest.raises(KeyError), pytest.warns(RuntimeWarning, match="did not fire"), capture(model, boundaries=[2]):
         raise KeyError
+    model.model.layers[0].register_forward_pre_hook(lambda *a: (_ for _ in ()).throw(MemoryError()))
+    with warnings.catch_warnings(), pytest.raises(MemoryError):
+        warnings.simplefilter("error")
+        with capture(model, boundaries=[2]):
+            model(tokens(1, 4))
 
 
 @torch.inference_mode()
@@ -405,10 +410,8 @@ def test_things_without_a_decoder() -> None:
 @torch.inference_mode()
 def test_embeddings_without_ids_are_refused(model: Any) -> None:
     """Rows that no token id belongs to could never be compared."""
-    with pytest.raises(CaptureError, match="inputs_embeds without input_ids"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with capture(model, boundaries=[1]):
-            model(inputs_embeds=torch.randn(1, 4, 32))
+    with pytest.raises(CaptureError, match="inputs_embeds without input_ids"), capture(model, boundaries=[1]):
+        model(inputs_embeds=torch.randn(1, 4, 32))
 
 
 def test_the_default_boundaries_are_the_engines(model: Any) -> None:

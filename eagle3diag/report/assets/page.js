@@ -60,6 +60,7 @@
     script.textContent = source; // allowed by its hash in the page's policy, and by nothing else
     document.head.append(script);
     if (!window.Plotly) { root.dataset.plots = "static"; return; }
+    root.dataset.plots = `0/${Object.keys(current).length}`;
     const seen = new IntersectionObserver((entries) => entries.forEach((e) => { if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); } }), { rootMargin: "400px" });
     document.querySelectorAll("figure[id]").forEach((f) => seen.observe(f));
     dark.addEventListener("change", () => { current = specs(); [...drawn.keys()].forEach(draw); });

@@ -42,7 +42,7 @@ def _sections(result: Audit) -> Iterator[Section]:
         rank = {outcome: i for i, outcome in enumerate(_ORDER)}
         loads = sorted(result.loads, key=lambda load: (rank.get(load.outcome, -1), load.canonical or load.name or ""))
         rows = tuple(
-            (load.name or "-", shape(load.shape), load.dtype or "-", load.outcome.replace("_", " "), load.into or "-", load.note)
+            (load.name or "-", shape(load.shape) if load.shape else "-", load.dtype or "-", load.outcome.replace("_", " "), load.into or "-", load.note)
             for load in loads
         )
         columns = ("name in the checkpoint", "shape", "dtype", "outcome", "goes into", "note")

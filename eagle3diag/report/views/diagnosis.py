@@ -12,7 +12,7 @@ from eagle3diag.report.views.common import accept_bar, accept_length, by_positio
 
 if TYPE_CHECKING:
     from eagle3diag.diagnose import Diagnosis
-    from eagle3diag.replay import Counterfactual
+    from eagle3diag.diagnose import Counterfactual
     from eagle3diag.serving import Acceptance
 
 _SHOWN = 12  # counterfactuals in the figures; the table has all of them

@@ -1,4 +1,4 @@
-"""Lets PyPI's torchvision, a CUDA build, be imported beside a CPU torch: declares the two operators its own library fails to, then steps aside."""
+"""Lets PyPI's torchvision, a CUDA build, be imported beside a CPU torch: declares the operators its own library cannot and steps aside."""
 
 import importlib.util
 import sys

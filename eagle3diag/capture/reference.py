@@ -1,0 +1,41 @@
+"""Every boundary of a target on given tokens, from a Transformers run in this process: what live blocks are identified with."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from eagle3diag.checkpoints import Target
+from eagle3diag.dumps import HiddenStates
+
+#: A target whose files are larger is not loaded unasked: on a laptop that is the whole memory.
+LARGEST_TARGET = 4 * 1024**3
+
+
+def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None:
+    """Run ``target`` over the tokens of ``dump``, in memory, under the records' names.
+
+    None when that cannot or should not be done here: Transformers is not installed, the target is no folder, or it is larger than
+    ``LARGEST_TARGET`` bytes.
+    """
+    folder = Path(target.path)
+    if find_spec("transformers") is None or not folder.is_dir() or sum(f.stat().st_size for f in folder.glob("*.safetensors")) > LARGEST_TARGET:
+        return None
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from eagle3diag.capture import capture
+
+    model = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto").eval()
+    boundaries = range(target.n_layers + 1)
+    with torch.inference_mode(), capture(model, boundaries=boundaries, side="reference") as tape:
+        for record in dump:
+            model(input_ids=record.input_ids[None], use_cache=False)
+    taped = tape.dump
+    named = [
+        {"name": r.name, "input_ids": t.input_ids, "states": {b: t.state(b) for b in boundaries}, "final": t.final, "prompt_length": r.prompt_length}
+        for r, t in zip(dump, taped, strict=True)
+    ]
+    return HiddenStates.from_tensors(
+        named, side="reference", target=dump.target, engine=taped.engine, engine_version=taped.engine_version, boundaries=dump.boundaries
+    )

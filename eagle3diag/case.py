@@ -1,0 +1,163 @@
+"""The evidence of one investigation: each part is opened, and each measurement made, when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from eagle3diag.audit import Audit, audit
+from eagle3diag.capture.reference import capture_reference
+from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
+from eagle3diag.compare import Comparison, compare
+from eagle3diag.dumps import HiddenStates, open_dump
+from eagle3diag.engines import at, known_version
+from eagle3diag.engines.sglang import ACCEPT_RATE
+from eagle3diag.replay import Change, Net, Replay, build, run
+from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
+from eagle3diag.weights import WeightReport, weights
+
+DEFAULT_STEPS = 4
+DISAGREE = 0.03  # of channel-standardised cosine: more than rounding, so worth the capture of a reference
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller handed over, as it came; None is "not given"."""
+
+    draft: Any = None
+    target: Any = None
+    train: Any = None
+    live: Any = None
+    reference: Any = None
+    launch: Any = None
+    log: Any = None
+    acceptance: Any = None
+    engine: str | None = None
+
+
+class Case:
+    """Lazy access to the evidence. Parts that were not given are None; opening a part that was given may raise an InputError."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+
+    @cached_property
+    def draft(self) -> Draft | None:
+        return _open(open_draft, self.given.draft)
+
+    @cached_property
+    def target(self) -> Target | None:
+        return _open(open_target, self.given.target)
+
+    @cached_property
+    def train(self) -> HiddenStates | None:
+        return _open(open_dump, self.given.train)
+
+    @cached_property
+    def live(self) -> HiddenStates | None:
+        return _open(open_dump, self.given.live)
+
+    @cached_property
+    def reference(self) -> HiddenStates | None:
+        """All boundaries of the target on the training tokens: as given, or captured here when two dumps disagree and it is cheap."""
+        given: HiddenStates | None = _open(open_dump, self.given.reference)
+        if given is not None or self.train is None or self.target is None or not self._needs_names:
+            return given
+        return capture_reference(self.target, self.train)
+
+    @cached_property
+    def _needs_names(self) -> bool:
+        """Whether dumps of equal width disagree, so that a reference would name the boundary each live block is."""
+        if self.train is None or self.live is None:
+            return False
+        return any(b.standardised.median < 1 - DISAGREE for b in compare(self.train, self.live).blocks)
+
+    @cached_property
+    def log(self) -> LogSeries | None:
+        return _open(read_log, self.given.log)
+
+    @cached_property
+    def launch(self) -> Launch | None:
+        """The launch command, or else the arguments that the log prints."""
+        given: Launch | None = _open(read_launch, self.given.launch)
+        return given or (self.log.launch if self.log else None)
+
+    @cached_property
+    def observed(self) -> Acceptance | None:
+        """What was accepted: counts where given, otherwise what the log says."""
+        given: Acceptance | None = _open(read_acceptance, self.given.acceptance)
+        return given or (self.log.acceptance if self.log else None)
+
+    @cached_property
+    def engine(self) -> str:
+        """``name==version``: as named by the caller, the log, the live dump or the launch command, in this order."""
+        if self.given.engine:
+            return self.given.engine
+        version = (self.log and self.log.engine_version) or (self.live and self.live.engine == "sglang" and self.live.engine_version)
+        version = version or (self.launch and self.launch.version)
+        return f"sglang=={version}" if version else "sglang"
+
+    @cached_property
+    def audit(self) -> Audit | None:
+        return None if self.draft is None else audit(self.draft, engine=self.engine, target=self.target)
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        if self.train is None or self.live is None:
+            return None
+        return compare(self.train, self.live, reference=self.reference, target=self.target)
+
+    @cached_property
+    def weights(self) -> WeightReport | None:
+        return None if self.draft is None else weights(self.draft)
+
+    @property
+    def steps(self) -> int:
+        """Drafts a round: as observed, as launched, or four."""
+        return (self.observed and self.observed.steps) or (self.launch and self.launch.steps) or DEFAULT_STEPS
+
+    @property
+    def slots(self) -> int:
+        return (self.observed and self.observed.slots) or (self.launch and self.launch.slots) or self.steps + 1
+
+    @cached_property
+    def rate_kind(self) -> str:
+        """Which accept rate this engine version prints: ``strict``, ``biased``, ``biased by steps``, or ``none``."""
+        if self.log is not None and self.log.rate_kind != "unknown":
+            return self.log.rate_kind
+        version, _ = known_version("sglang", self.engine.partition("==")[2] or None)
+        return at(ACCEPT_RATE, version).value
+
+    @cached_property
+    def net(self) -> Net | None:
+        """The draft as a healthy engine would run it."""
+        if self.draft is None or (self.target is None and "embed_tokens.weight" not in self.draft.canonical()):
+            return None
+        return build(self.healthy_draft, self.target)
+
+    @cached_property
+    def healthy_draft(self) -> Draft:
+        """The draft with what is certainly repairable repaired: lost layer names are recognised by their ending, absolute ``d2t`` is
+        taken as such. Replays start from it, so that a fault in the files does not hide what the weights can do."""
+        from eagle3diag.faults.repair import repaired
+
+        assert self.draft is not None
+        return repaired(self.draft)
+
+    def play(self, *changes: Change, dump: HiddenStates | None = None) -> Replay | None:
+        """Replay with changes on the training dump (or ``dump``); None when the evidence does not allow it."""
+        states = dump or self.train
+        if self.net is None or states is None or self.draft is None:
+            return None
+        return run(self.net, states, steps=self.steps, changes=changes, draft=self.draft.name)
+
+    @cached_property
+    def healthy(self) -> Replay | None:
+        """The replay without any change, on what the draft was trained on."""
+        return self.play()
+
+
+def _open(reader: Callable[[Any], Any], source: Any) -> Any:
+    return None if source is None else reader(source)

@@ -1,0 +1,233 @@
+"""The verbs of :mod:`eagle3diag` at a shell. Exit codes: 0 clean, 1 findings, 2 bad input, 3 our own crash."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from eagle3diag import __version__, progress
+from eagle3diag.errors import BadArgument, Eagle3DiagError
+from eagle3diag.findings import Severity
+
+if TYPE_CHECKING:
+    from eagle3diag.findings import Result
+
+CLEAN, FINDINGS, BAD_INPUT, CRASH = 0, 1, 2, 3
+
+_EPILOG = """\
+exit codes:
+  0  nothing at or above --fail-on was found
+  1  something was
+  2  the input cannot be used (the message says what, where, and what to do)
+  3  eagle3diag itself failed
+
+example:
+  eagle3diag diagnose --draft ./draft --target ./target --train ./train_dump \\
+      --launch "python -m sglang.launch_server --speculative-algorithm EAGLE ..." --log server.log --html report.html
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; never raises, except for ``SystemExit`` from argparse (usage, --help, --version)."""
+    args = _parser().parse_args(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows "?", instead of ending the command
+    try:
+        with progress.shown({"auto": None, "on": True, "off": False}[args.progress]):
+            code: int = args.run(args)
+            sys.stdout.flush()
+            return code
+    except Eagle3DiagError as error:
+        return _complain(f"eagle3diag: {_shown(error)}", BAD_INPUT, args.traceback)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # whoever read our output has left (| head): not an error, and nothing more can be said on that pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        words = (
+            f"eagle3diag: this is a fault of eagle3diag {__version__}, not of your input: {type(error).__name__}: {_shown(error)}\n"
+            "  -> please report it with the command, and with what --traceback adds"
+        )
+        return _complain(words, CRASH, args.traceback)
+
+
+def _shown(error: Exception) -> str:
+    from eagle3diag.report.safe import visible  # names and values in the message come out of files
+
+    return visible(error, keep_newlines=True)
+
+
+def _complain(words: str, code: int, with_traceback: bool) -> int:
+    if with_traceback:
+        traceback.print_exc()
+    print(words, file=sys.stderr)
+    return code
+
+
+def _finish(result: Result, args: argparse.Namespace) -> int:
+    """Show, write and judge one result."""
+    if args.html is not None:
+        try:
+            result.to_html(args.html)
+        except OSError as error:
+            raise BadArgument(
+                f"cannot write the report: {error.strerror or error}", where=args.html, hint="choose a path that can be written"
+            ) from error
+    if args.json:
+        import json
+
+        print(json.dumps(result.to_dict(), indent=1, sort_keys=True, allow_nan=False))
+    else:
+        from eagle3diag.report import text
+
+        print(text.render(result, colour=_colour(args.colour)))
+        if args.html is not None:
+            print(f"\nreport: {args.html}")
+    limit = Severity.ERROR if args.fail_on == "error" else Severity.WARNING
+    return FINDINGS if any(f.severity >= limit for f in result.findings) else CLEAN
+
+
+def _colour(choice: str) -> bool:
+    """``auto``: on a terminal that can, unless NO_COLOR (no-color.org) asks not to."""
+    if choice != "auto":
+        return choice == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    from eagle3diag.diagnose import diagnose
+
+    names = ("draft", "target", "train", "live", "reference", "launch", "log")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.accept_length is not None:
+        given["acceptance"] = args.accept_length
+    if not given:
+        raise BadArgument("nothing to look at", where="diagnose", hint="give at least one of --draft, --train, --live, --launch, --log")
+    return _finish(diagnose(**given), args)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from eagle3diag.compare import compare
+
+    return _finish(compare(args.train, args.live, reference=args.reference, target=args.target), args)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from eagle3diag.audit import audit
+
+    return _finish(audit(args.draft, engine=args.engine, target=args.target), args)
+
+
+def _weights(args: argparse.Namespace) -> int:
+    from eagle3diag.weights import weights
+
+    return _finish(weights(args.draft, spectra=args.spectra), args)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from eagle3diag.replay import replay
+
+    return _finish(replay(args.draft, args.dump, target=args.target, steps=args.steps), args)
+
+
+def _capture(args: argparse.Namespace) -> int:
+    from eagle3diag.cli_capture import run
+
+    return run(args)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from eagle3diag import demo
+
+    return int(demo.main(args.rest) or 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eagle3diag",
+        description="Finds out why an EAGLE-3 draft is not accepted.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"eagle3diag {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    verb = _verb(verbs, "diagnose", _diagnose, "run what the evidence allows and rank the faults that explain it")
+    verb.add_argument("--draft", metavar="PATH", help="the draft's checkpoint")
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint")
+    verb.add_argument("--train", metavar="DUMP", help="hidden states from training")
+    verb.add_argument("--live", metavar="DUMP", help="hidden states captured in the engine")
+    verb.add_argument("--reference", metavar="DUMP", help="hidden states at every boundary of the target")
+    verb.add_argument("--launch", metavar="COMMAND", help="the server's launch command, as one argument; it is read, never run")
+    verb.add_argument("--log", metavar="FILE", help="the server's log, plain or gzip")
+    verb.add_argument("--accept-length", type=float, metavar="AL", help="the accept length that the server shows (1.00: nothing accepted)")
+
+    verb = _verb(verbs, "compare", _compare, "hold what the draft is fed live against what it was trained on")
+    verb.add_argument("train", metavar="TRAIN", help="dump from training")
+    verb.add_argument("live", metavar="LIVE", help="dump from the engine")
+    verb.add_argument("--reference", metavar="DUMP", help="hidden states at every boundary, to name the layer that live delivers")
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint, for the test whether the last state is already normed")
+
+    verb = _verb(verbs, "audit", _audit, "what an engine's loader does with the checkpoint: names, shapes, config, vocabulary map")
+    verb.add_argument("draft", metavar="DRAFT")
+    verb.add_argument("--engine", default="sglang==0.5.23", metavar="NAME==VERSION", help="default: %(default)s")
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint")
+
+    verb = _verb(verbs, "weights", _weights, "spectra, norms and distance to initialisation of every tensor")
+    verb.add_argument("draft", metavar="DRAFT")
+    verb.add_argument(
+        "--spectra", choices=("auto", "full", "none"), default="auto", help="which singular values to compute (default: %(default)s)"
+    )
+
+    verb = _verb(verbs, "replay", _replay, "the accept length to expect, without a server")
+    verb.add_argument("draft", metavar="DRAFT")
+    verb.add_argument("dump", metavar="DUMP", help="hidden states to draft from, with the target's own answers")
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
+    verb.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
+
+    verb = _verb(
+        verbs, "capture", _capture, "run a target in Transformers over prompts and write its hidden states as a dump", result=False
+    )
+    verb.add_argument("--target", required=True, metavar="PATH", help="the target's checkpoint")
+    verb.add_argument("--prompts", required=True, metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
+    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27 (default: those that the capture chooses)")
+    verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
+    verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
+    verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
+    verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+
+    verb = _verb(verbs, "demo", _demo, "break a small draft in a known way and find the fault (no data needed)", result=False)
+    verb.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="arguments of the demo; try: eagle3diag demo -- --help")
+    return parser
+
+
+_Verbs = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse has no public name for it
+
+
+def _verb(
+    verbs: _Verbs, name: str, run: Callable[[argparse.Namespace], int], words: str, *, result: bool = True
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.", allow_abbrev=False)
+    parser.set_defaults(run=run)
+    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+    parser.add_argument("--progress", choices=("auto", "on", "off"), default="auto", help="on stderr; auto: when it is a terminal")
+    if result:
+        parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
+        parser.add_argument("--html", metavar="PATH", help="also write one self-contained HTML file")
+        parser.add_argument(
+            "--fail-on", choices=("warning", "error"), default="warning", help="exit 1 from this severity on (default: %(default)s)"
+        )
+        parser.add_argument("--colour", "--color", choices=("auto", "always", "never"), default="auto")
+    return parser
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    raise SystemExit(main())

@@ -1,0 +1,32 @@
+"""What an entry of the catalogue is: how it is detected, which counterfactuals reproduce it, what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from eagle3diag.case import Case
+from eagle3diag.findings import Finding
+from eagle3diag.replay import Change
+
+
+def _no_changes(case: Case) -> Iterator[Change]:
+    yield from ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One catalogue entry.
+
+    Attributes
+    ----------
+    id, title: catalogue id and one line.
+    detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
+    changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
+        is not there.
+    """
+
+    id: str
+    title: str
+    detect: Callable[[Case], Finding | None]
+    changes: Callable[[Case], Iterator[Change]] = _no_changes

@@ -1,0 +1,111 @@
+"""Faults of launch and measurement: FM-01 (EAGLE named where EAGLE-3 is needed) and FM-73 (a biased rate read as acceptance)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from eagle3diag.case import Case
+from eagle3diag.dumps import Record
+from eagle3diag.faults.base import Fault
+from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.replay import Change, Net
+
+EAGLE1_NAMES = ("EAGLE", "NEXTN")  # SGLang: NEXTN is an alias of EAGLE
+NOTHING_ACCEPTED = 1.02
+"""Accept length at or below which nothing is accepted (test M1): 1.00 plus what windows of a log round to."""
+
+DUMP_DISAGREES = 0.25
+"""A live width this many hidden sizes away from what fc takes is another width, not rounding: widths are whole multiples of H."""
+
+
+def _eagle_flag(case: Case) -> Finding | None:
+    """Named by the launch command, or seen in the live dump: one H-wide state where fc takes several, and fc never ran."""
+    evidence: list[Evidence] = []
+    wide = case.audit.needs_target_width if case.audit else (case.comparison.train.width_in_h if case.comparison else 0.0)
+    if not wide > 1.5:  # an EAGLE-1/2 draft, or nothing known: EAGLE is then the right flag
+        return None
+    flag = case.launch.algorithm if case.launch else None
+    named = flag is not None and flag.upper() in EAGLE1_NAMES and case.launch is not None and case.launch.engine == "sglang"
+    if named:
+        evidence.append(Evidence("--speculative-algorithm", str(flag), "EAGLE3", "launch command"))
+    evidence.append(Evidence("fc takes, in hidden sizes of the target", wide, None, "checkpoint" if case.audit else "training dump"))
+    fed = _live_width(case)
+    narrow = fed is not None and abs(fed - 1) < DUMP_DISAGREES
+    if narrow and case.live is not None:
+        width = case.live[0].features.shape[-1]
+        evidence.append(Evidence("width fed to the draft", width, f"{round(width * wide)} = {wide:g} x {width}", "live dump"))
+        if "fc_calls" in (case.live.counters or {}):
+            evidence.append(Evidence("times fc ran", case.live.counters["fc_calls"], "once per prefill and per verification", "live dump"))
+    if case.comparison is not None and case.comparison.single:
+        best = max(case.comparison.single, key=lambda b: b.standardised.median)
+        what = "final normed state" if best.boundary == -1 else f"boundary {best.boundary}"
+        evidence.append(Evidence(f"cosine of what is fed with the target's {what}", best.standardised.median, None, "compare"))
+    if not named and not narrow:
+        return None
+    return Finding(
+        "FM-01",
+        Severity.ERROR,
+        "EAGLE was named where EAGLE-3 is needed, so fc is skipped",
+        "Only the exact string EAGLE3 arms the capture of aux states. Under EAGLE the draft gets the target's final state, one hidden size "
+        "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state by fc without a word.",
+        tuple(evidence),
+        "Start the server with --speculative-algorithm EAGLE3 (vLLM: \"method\": \"eagle3\").",
+        "Measure the accept length again; a second fault may have been hiding behind this one.",
+    )
+
+
+def _live_width(case: Case) -> float | None:
+    if case.live is None or not len(case.live):
+        return None
+    hidden = case.live.target.hidden_size or (case.audit.target_hidden_size if case.audit else 0)
+    return case.live[0].features.shape[-1] / hidden if hidden else None
+
+
+def _eagle_changes(case: Case) -> Iterator[Change]:
+    """What SGLang runs under EAGLE: final normed state, fc passed by, the target's head cut to the draft's size, no map."""
+    if case.train is None or case.target is None or case.train[0].final is None:
+        return
+    target = case.target
+
+    def net(healthy: Net) -> Net:
+        rows = len(healthy.head)
+        return replace(healthy, head=target.head()[:rows].float(), draft_ids=torch.arange(rows))
+
+    def features(record: Record, fed: Tensor) -> Tensor:
+        final = record.final
+        assert final is not None
+        return final
+
+    yield Change("FM-01", "flag EAGLE: final state past fc, target's head", net=net, features=features)
+
+
+def _biased_rate(case: Case) -> Finding | None:
+    seen, kind = case.observed, case.rate_kind
+    length = None if seen is None else seen.length
+    if length is None or not kind.startswith("biased") or case.slots < 2:
+        return None
+    strict = (length - 1) / case.steps
+    zero = length <= NOTHING_ACCEPTED
+    return Finding(
+        "FM-73",
+        Severity.WARNING if zero else Severity.NOTE,
+        f"the printed accept rate counts the bonus token: {length / case.slots:.2f} is {strict:.2f}" + (", nothing accepted" if zero else ""),
+        f"This engine version divides accepted plus bonus tokens by the slots, so its floor is 1/{case.slots} = {1 / case.slots:.2f}, not 0.",
+        (
+            Evidence("accept length", length, f"above 1; 1.00 is nothing accepted, {case.steps + 1} is all"),
+            Evidence("accept rate as printed", round(length / case.slots, 4), f"floor {1 / case.slots:.2f} at {case.slots} slots", case.engine),
+            Evidence("strict accept rate", round(strict, 4), "accepted drafts / proposed drafts"),
+        ),
+        "Read the accept length, or convert: strict = (rate * slots - 1) / (slots - 1).",
+        "SGLang prints the strict rate since 0.5.11.",
+    )
+
+
+FAULTS = (
+    Fault("FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes),
+    Fault("FM-73", "biased rate read as acceptance", _biased_rate),
+)
