@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from eagle3diag.audit import Audit, audit
 from eagle3diag.capture.reference import capture_reference
@@ -17,6 +17,8 @@ from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.replay import Change, Net, Replay, build, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
 from eagle3diag.weights import WeightReport, weights
+
+T = TypeVar("T")
 
 DEFAULT_STEPS = 4
 DISAGREE = 0.03  # of channel-standardised cosine: more than rounding, so worth the capture of a reference
@@ -62,7 +64,7 @@ class Case:
     @cached_property
     def reference(self) -> HiddenStates | None:
         """All boundaries of the target on the training tokens: as given, or captured here when two dumps disagree and it is cheap."""
-        given: HiddenStates | None = _open(open_dump, self.given.reference)
+        given = _open(open_dump, self.given.reference)
         if given is not None or self.train is None or self.target is None or not self._needs_names:
             return given
         return capture_reference(self.target, self.train)
@@ -81,13 +83,13 @@ class Case:
     @cached_property
     def launch(self) -> Launch | None:
         """The launch command, or else the arguments that the log prints."""
-        given: Launch | None = _open(read_launch, self.given.launch)
+        given = _open(read_launch, self.given.launch)
         return given or (self.log.launch if self.log else None)
 
     @cached_property
     def observed(self) -> Acceptance | None:
         """What was accepted: counts where given, otherwise what the log says."""
-        given: Acceptance | None = _open(read_acceptance, self.given.acceptance)
+        given = _open(read_acceptance, self.given.acceptance)
         return given or (self.log.acceptance if self.log else None)
 
     @cached_property
@@ -95,8 +97,9 @@ class Case:
         """``name==version``: as named by the caller, the log, the live dump or the launch command, in this order."""
         if self.given.engine:
             return self.given.engine
-        version = (self.log and self.log.engine_version) or (self.live and self.live.engine == "sglang" and self.live.engine_version)
-        version = version or (self.launch and self.launch.version)
+        live = self.live.engine_version if self.live is not None and self.live.engine == "sglang" else None
+        log, launch = self.log, self.launch
+        version = (log.engine_version if log else None) or live or (launch.version if launch else None)
         return f"sglang=={version}" if version else "sglang"
 
     @cached_property
@@ -159,5 +162,5 @@ class Case:
         return self.play()
 
 
-def _open(reader: Callable[[Any], Any], source: Any) -> Any:
+def _open(reader: Callable[[Any], T], source: Any) -> T | None:
     return None if source is None else reader(source)

@@ -104,13 +104,13 @@ def _colour(choice: str) -> bool:
 def _diagnose(args: argparse.Namespace) -> int:
     from eagle3diag.diagnose import diagnose
 
-    names = ("draft", "target", "train", "live", "reference", "launch", "log")
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    if args.accept_length is not None:
-        given["acceptance"] = args.accept_length
+    names = ("draft", "target", "train", "live", "reference", "launch", "log", "acceptance")
+    given: dict[str, object] = {name: value for name in names if (value := getattr(args, name)) is not None}
     if not given:
         raise BadArgument("nothing to look at", where="diagnose", hint="give at least one of --draft, --train, --live, --launch, --log")
-    return _finish(diagnose(**given), args)
+    with progress.saying() as say:
+        result = diagnose(**given, engine=args.engine, progress=say)
+    return _finish(result, args)
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -167,7 +167,10 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--reference", metavar="DUMP", help="hidden states at every boundary of the target")
     verb.add_argument("--launch", metavar="COMMAND", help="the server's launch command, as one argument; it is read, never run")
     verb.add_argument("--log", metavar="FILE", help="the server's log, plain or gzip")
-    verb.add_argument("--accept-length", type=float, metavar="AL", help="the accept length that the server shows (1.00: nothing accepted)")
+    verb.add_argument(
+        "--acceptance", metavar="AL", help="the accept length that the server shows (1.00: nothing accepted), or a JSON file of counts"
+    )
+    verb.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
 
     verb = _verb(verbs, "compare", _compare, "hold what the draft is fed live against what it was trained on")
     verb.add_argument("train", metavar="TRAIN", help="dump from training")
@@ -197,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("--target", required=True, metavar="PATH", help="the target's checkpoint")
     verb.add_argument("--prompts", required=True, metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
-    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27 (default: those that the capture chooses)")
+    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27, or all (default: the three that drafts usually read)")
     verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
     verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
     verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
@@ -208,11 +211,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_Verbs = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse has no public name for it
-
-
 def _verb(
-    verbs: _Verbs, name: str, run: Callable[[argparse.Namespace], int], words: str, *, result: bool = True
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    words: str,
+    *,
+    result: bool = True,
 ) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.", allow_abbrev=False)
     parser.set_defaults(run=run)

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
 from eagle3diag.progress import track
@@ -14,7 +14,7 @@ from eagle3diag.progress import track
 
 def run(args: argparse.Namespace) -> int:
     """Capture over every line of ``--prompts``; returns 0. Raises ``InputError`` before anything heavy is loaded."""
-    boundaries = _boundaries(args.boundaries)
+    wanted = _boundaries(args.boundaries)
     lines = list(_lines(Path(args.prompts)))[: args.limit]
     if not lines:
         raise UnreadableFile("holds no prompt", where=args.prompts, hint='one JSON object a line, such as {"text": "..."}')
@@ -24,14 +24,16 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise MissingDependency("capture runs the target in Transformers", hint="pip install 'eagle3diag[hf]'") from error
     from eagle3diag.capture import capture
+    from eagle3diag.capture.structure import find_decoder
 
     if not Path(args.target, "config.json").is_file():  # a name would be looked up on a hub, and the dump would not say which files it got
         raise UnreadableFile("not a folder with a config.json", where=args.target, hint="give the folder of a checkpoint on disk")
     try:
-        model = AutoModelForCausalLM.from_pretrained(args.target, dtype="auto", local_files_only=True).eval()
+        model = AutoModelForCausalLM.from_pretrained(args.target, dtype="auto", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(args.target, local_files_only=True) if any("text" in line for line in lines) else None
     except (OSError, ValueError, KeyError) as error:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
+    boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
     asked = [_ids(line, tokenizer, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
     with capture(model, boundaries, out=args.out, side=args.side) as tape, torch.inference_mode():
         for prompt, answer in track(asked, "prompts"):
@@ -47,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _boundaries(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
+def _boundaries(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
+    if text is None or text == "all":
+        return "all" if text else None
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise BadArgument(f"--boundaries {text!r}", where="capture", hint="whole numbers with commas between, such as 2,15,27") from None
+        raise BadArgument(f"--boundaries {text!r}", where="capture", hint="whole numbers with commas between, such as 2,15,27; or all") from None
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO, TypeVar
@@ -45,7 +45,7 @@ def track(items: Iterable[T], label: str, total: int | None = None, *, stream: T
     if not (terminal if wanted is None else wanted):
         yield from items
         return
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     start = drawn = time.monotonic()
     count = 0
@@ -62,6 +62,32 @@ def track(items: Iterable[T], label: str, total: int | None = None, *, stream: T
         # a terminal gets its line back; a log keeps the final count
         out.write("\r\x1b[2K" if terminal else _line(label, count, total, time.monotonic() - start, False))
         out.flush()
+
+
+@contextmanager
+def saying(*, stream: TextIO | None = None) -> Iterator[Callable[[str], None]]:
+    """A function that tells which step a long call is at: on a terminal one line that is replaced, in a log a line each.
+
+    >>> with shown(True), saying(stream=sys.stdout) as say:
+    ...     say("reading")
+    reading ...
+    """
+    out = sys.stderr if stream is None else stream
+    terminal = out.isatty()
+    wanted = _wanted.get()
+    show = terminal if wanted is None else wanted
+
+    def say(words: str) -> None:
+        if show:
+            out.write(f"\r\x1b[2K{words} ..." if terminal else f"{words} ...\n")
+            out.flush()
+
+    try:
+        yield say
+    finally:
+        if show and terminal:
+            out.write("\r\x1b[2K")
+            out.flush()
 
 
 def _line(label: str, count: int, total: int | None, seconds: float, terminal: bool) -> str:

@@ -83,7 +83,7 @@ class Batch:
         valid = torch.cat([s.valid for s in self.steps], 1).cpu()
         prompt = self._prompt_columns()
         if prompt is not None and self.size > 1:
-            masked = frozenset(ids[:, :prompt][~valid[:, :prompt]].unique().tolist())
+            masked = frozenset(ids[:, :prompt][~valid[:, :prompt]].tolist())
             for row in range(self.size):
                 valid[row, _end_of_answer(ids[row].tolist(), prompt, pad_ids | masked, eos_ids) :] = False
         start = self.steps[0].past

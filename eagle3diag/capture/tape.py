@@ -149,6 +149,7 @@ class Tape:
         return hook
 
     def _begin(self, given: Mapping[str, Any]) -> None:
+        self._begun = True
         if not isinstance(self._given.get("input_ids"), Tensor):
             raise CaptureError(
                 "the target was fed inputs_embeds without input_ids, so the captured rows would have no token ids",
@@ -157,7 +158,7 @@ class Tape:
             )
         cache = self._given.get("cache")
         self._given["past"] = 0 if cache is None else int(cache.get_seq_length())  # before this forward adds to it
-        self._begun, self._states = True, {}
+        self._states = {}
 
     def _input_hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep(0, args[0] if args else kwargs.get("hidden_states"))
@@ -208,7 +209,7 @@ class Tape:
                     hint="models that expand their input (image tokens, prefix tuning) must be fed input_ids already expanded",
                 )
         past = given["past"]
-        valid = valid_columns(given.get("attention_mask"), *ids.shape, past)
+        valid = valid_columns(given.get("attention_mask"), ids.shape[0], ids.shape[1], past)
         step = Forward(ids.clone(), torch.ones_like(ids, dtype=torch.bool) if valid is None else valid.clone(), states, final, past)
         batch = next((b for b in self._open if b.has(cache)), None)
         if batch is not None and batch.accepts(step):

@@ -10,7 +10,8 @@ from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
 from eagle3diag.checkpoints.names import canonical_names, layer_count
 from eagle3diag.checkpoints.tensors import Tensors
 
-#: ``transformer_layer_config`` of speculators holds only what differs from these (``to_diff_dict``); Transformers 5.24, ``models/{llama,qwen3}``.
+#: speculators' ``transformer_layer_config`` holds only what differs from these (``to_diff_dict``).
+#: Source: Transformers 5.24, ``models/{llama,qwen3}/configuration_*.py``.
 _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "LlamaConfig": {
         "hidden_size": 4096,
@@ -169,7 +170,7 @@ def _layer_config(top: Fields) -> Mapping[str, Any]:
 
 
 def _aux_boundaries(top: Fields, speculators: bool) -> tuple[int, ...] | None:
-    """Flat configs list OUTPUT ids inside ``eagle_config`` (boundary = id + 1); speculators and vLLM list STATE ids at the top (= boundary)."""
+    """Flat configs list OUTPUT ids in ``eagle_config`` (boundary = id + 1); speculators and vLLM list STATE ids at the top (= boundary)."""
     outputs = None if speculators else top.numbers("eagle_config.eagle_aux_hidden_state_layer_ids")
     if outputs is not None:
         return tuple(i + 1 for i in outputs)

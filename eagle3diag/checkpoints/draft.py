@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3diag.checkpoints.config import DraftConfig, read_config
-from eagle3diag.checkpoints.files import read_json
+from eagle3diag.checkpoints.files import existing, kind, listing, read_json
 from eagle3diag.checkpoints.names import canonical_names
-from eagle3diag.checkpoints.tensors import TensorFiles
+from eagle3diag.checkpoints.tensors import MemoryTensors, TensorFiles, Tensors
 from eagle3diag.checkpoints.vocabulary import VocabularyMap
 from eagle3diag.errors import BadArgument, MissingPart
 
@@ -41,11 +41,19 @@ class Draft:
 
     Attributes
     ----------
-    path: where it was opened; ``config``: a :class:`DraftConfig`; ``tensors``: checkpoint names to tensors, lazily.
+    path: where it was opened; ``config``: a :class:`DraftConfig`.
+    tensors: checkpoint names to tensors, lazily. Those of a file share its memory map: treat them as read-only.
     """
 
     def __init__(self, path: str, config: DraftConfig, tensors: Mapping[str, Tensor]) -> None:
-        self.path, self.config, self.tensors = path, config, tensors
+        self.path, self.config = path, config
+        self.tensors: Tensors = Tensors.of(tensors)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any], *, path: str = "memory") -> Draft:
+        """A draft from a state dict and a raw config, which is what ``config.json`` would hold."""
+        mapped = Tensors.of(tensors)
+        return cls(path, read_config(config, mapped, where=f"{path} (config)"), mapped)
 
     @property
     def name(self) -> str:
@@ -67,7 +75,8 @@ class Draft:
         """The tensor of a canonical name, in its own dtype. Raises :class:`~eagle3diag.errors.MissingPart`."""
         stored = self.canonical_names.get(name)
         if stored is None:
-            raise MissingPart(f"the draft has no {name!r}", where=self.path, hint="`eagle3diag audit` lists what is there and what is missing")
+            hint = "`eagle3diag audit` lists what is there and what is missing"
+            raise MissingPart(f"the draft has no {name!r}", where=self.path, hint=hint)
         return self.tensors[stored]
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -75,7 +84,7 @@ class Draft:
         stored = self.canonical_names.get(name)
         if stored is None:
             return None
-        return self.tensors.info(stored).shape if isinstance(self.tensors, TensorFiles) else tuple(self.tensors[stored].shape)
+        return self.tensors.info(stored).shape
 
     @cached_property
     def vocabulary(self) -> VocabularyMap | None:
@@ -97,35 +106,55 @@ class Draft:
         config: Mapping[str, Any] | None = None,
         rename: Callable[[str], str] | None = None,
     ) -> Draft:
-        """A changed copy in memory; nothing on disk is touched.
+        """A changed copy in memory; what is not changed stays on disk until it is read, and nothing on disk is touched.
 
         ``tensors``: by checkpoint name, None removes one. ``config``: raw top-level fields to set, None removes one.
         ``rename``: applied to every checkpoint name afterwards.
+
+        Raises
+        ------
+        BadArgument: a tensor to remove is not there (the change would be none), or ``rename`` gives two tensors one name.
         """
-        changed = dict(self.tensors.items())
-        for name, tensor in (tensors or {}).items():
-            if tensor is None:
-                changed.pop(name, None)
+        changed = dict(tensors or {})
+        unknown = [name for name, tensor in changed.items() if tensor is None and name not in self.tensors]
+        if unknown:
+            hint = "use the checkpoint's own names"
+            raise BadArgument(f"cannot remove {unknown[0]!r}: the draft has no such tensor", where=self.path, hint=hint)
+        own: dict[str, Tensor] = {}
+        kept: dict[str, str] = {}
+        for name in [*self.tensors, *(n for n in changed if n not in self.tensors)]:
+            place = name if rename is None else rename(name)
+            replacement = changed.get(name)
+            if name in changed and replacement is None:
+                continue
+            if place in own or place in kept:
+                raise BadArgument(f"rename gives two tensors the name {place!r}", where=self.path)
+            if replacement is None:
+                kept[place] = name
             else:
-                changed[name] = tensor
-        if rename is not None:
-            changed = {rename(name): tensor for name, tensor in changed.items()}
-        raw = {k: v for k, v in {**self.config.raw, **(config or {})}.items() if v is not None}
-        return Draft(self.path, read_config(raw, None, where=self.path), changed)
+                own[place] = replacement
+        mapped = MemoryTensors(own, base=self.tensors, names=kept, where=f"{self.path} (changed)")
+        overrides = config or {}  # a null that the file itself holds is kept: engines tell it from an absent field
+        raw = {k: v for k, v in {**self.config.raw, **overrides}.items() if v is not None or k not in overrides}
+        return Draft(self.path, read_config(raw, mapped, where=f"{self.path} (changed config)"), mapped)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into a new folder, all or nothing. Raises
         :class:`~eagle3diag.errors.BadArgument` when the folder exists and is not empty."""
         target = Path(folder)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        if kind(target) not in ("", "folder") or (kind(target) and listing(target)):
             raise BadArgument("the folder is not empty", where=target, hint="give a new folder; a draft is never changed in place")
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         try:
-            save_file({n: t.contiguous() for n, t in self.tensors.items()}, staging / "model.safetensors", metadata={"format": "pt"})
+            # Copies, because safetensors refuses tensors that share storage.
+            tensors = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in self.tensors.items()}
+            save_file(tensors, staging / "model.safetensors", metadata={"format": "pt"})
             (staging / "config.json").write_text(json.dumps(dict(self.config.raw), indent=2) + "\n", encoding="utf-8")
+            for file in staging.iterdir():
+                file.chmod(0o644)
             staging.chmod(0o755)
-            os.replace(staging, target)
+            staging.replace(target)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
@@ -136,7 +165,8 @@ class Draft:
 
 
 def open_draft(source: str | os.PathLike[str] | Draft) -> Draft:
-    """The draft in folder ``source`` (``config.json`` beside safetensors, sharded or not, or ``.bin``); an open one as it is.
+    """The draft in folder ``source`` (``config.json`` beside safetensors, sharded or not, or ``.bin``), or in one weight file; an open
+    one as it is.
 
     Raises
     ------
@@ -145,9 +175,9 @@ def open_draft(source: str | os.PathLike[str] | Draft) -> Draft:
     """
     if isinstance(source, Draft):
         return source
-    path = Path(source)
+    path = existing(source, "a draft (a folder with config.json and weights)")
     tensors = TensorFiles.open(path)
-    folder = path if path.is_dir() else path.parent
-    if not (folder / "config.json").is_file():
-        raise MissingPart("there is no config.json beside the weights", where=folder, hint="copy it from the trainer's output folder")
-    return Draft(str(path), read_config(read_json(folder / "config.json"), tensors, where=folder / "config.json"), tensors)
+    file = (path if kind(path) == "folder" else path.parent) / "config.json"
+    if not kind(file):
+        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint="copy it from the trainer's output folder")
+    return Draft(str(path), read_config(read_json(file), tensors, where=file), tensors)

@@ -49,7 +49,7 @@ def kind(path: Path) -> str:
 def listing(folder: Path) -> list[str]:
     """Names of what lies in ``folder``, sorted."""
     try:
-        return sorted(os.listdir(folder))
+        return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=folder) from error
 

@@ -95,24 +95,23 @@ def _bad_length(prefix: bytes, length: int, size: int) -> str:
 
 def _entry(path: Path, name: str, entry: object) -> tuple[tuple[int, ...], str, tuple[int, int]]:
     """One header entry: shape, dtype in torch's words, and the bytes it spans."""
-    if isinstance(entry, dict):
-        dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-        if isinstance(dtype, str) and _whole(shape) and _whole(span) and len(span) == 2 and span[0] <= span[1]:
-            word, bits = DTYPES.get(dtype, (dtype.lower(), 0))
-            wanted = bits
-            for n in shape:
-                wanted *= n
-                if wanted > 1 << 70:  # keeps the numbers small when the header was made to hurt
-                    break
-            if bits and wanted != 8 * (span[1] - span[0]):
-                message = f"tensor {name!r:.100} is {dtype} {shape!r:.60}, which is not the {span[1] - span[0]:,} bytes that the header gives it"
-                raise UnreadableFile(message, where=path, hint=_AGAIN)
-            return tuple(shape), word, (span[0], span[1])
-    raise UnreadableFile(f"the header entry of tensor {name!r:.100} is damaged", where=path, hint=_AGAIN)
+    fields = entry if isinstance(entry, dict) else {}
+    dtype, shape, span = fields.get("dtype"), _whole(fields.get("shape")), _whole(fields.get("data_offsets"))
+    if not isinstance(dtype, str) or shape is None or span is None or len(span) != 2 or span[0] > span[1]:
+        raise UnreadableFile(f"the header entry of tensor {name!r:.100} is damaged", where=path, hint=_AGAIN)
+    word, bits = DTYPES.get(dtype, (dtype.lower(), 0))
+    wanted = bits
+    for n in () if 0 in shape else shape:
+        wanted = min(wanted * n, 1 << 70)  # kept small when the header was made to hurt
+    if bits and (0 if 0 in shape else wanted) != 8 * (span[1] - span[0]):
+        message = f"tensor {name!r:.100} is {dtype} {list(shape)!r:.60}, but the header gives it {span[1] - span[0]:,} bytes"
+        raise UnreadableFile(message, where=path, hint=_AGAIN)
+    return shape, word, (span[0], span[1])
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+def _whole(value: object) -> tuple[int, ...] | None:
+    """A list of whole numbers from zero, as a tuple; None for anything else."""
+    return tuple(value) if isinstance(value, list) and all(type(n) is int and n >= 0 for n in value) else None
 
 
 def _check_spans(path: Path, spans: list[tuple[int, int, str]], data: int) -> None:

@@ -12,47 +12,63 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle3diag.checkpoints.files import read_json
-from eagle3diag.checkpoints.tensors import TensorFiles
+from eagle3diag.checkpoints.fields import Fields, dtype_of
+from eagle3diag.checkpoints.files import existing, kind, read_json
+from eagle3diag.checkpoints.tensors import TensorFiles, Tensors
 from eagle3diag.errors import MissingPart
 
 #: Where the text model's parameters may lie inside plain and multimodal targets.
-PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
+PREFIXES = ("model.", "language_model.model.", "model.language_model.", "language_model.", "thinker.model.", "transformer.", "")
 
 
 class Target:
     """The target's config and the three tensors that drafts borrow. Multimodal targets are read through their ``text_config``."""
 
     def __init__(self, path: str, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        self.path, self.config, self.tensors = path, raw, tensors
-        nested = raw.get("text_config")
-        self._text: Mapping[str, Any] = nested if isinstance(nested, Mapping) else raw
+        self.path, self.config = path, raw
+        self.tensors: Tensors = Tensors.of(tensors)
+        self.text_config: Mapping[str, Any] = text_config(raw)
+        self._fields = Fields(self.text_config, f"{path} (config)")
 
     @property
     def name(self) -> str:
+        """``org/name`` inside Hugging Face's cache, else the folder's name: no path of anybody's machine."""
+        for part in Path(self.path).parts:
+            if part.startswith("models--"):
+                return part.removeprefix("models--").replace("--", "/", 1)
         return Path(self.path).name or self.path
 
     def _integer(self, field: str) -> int:
-        value = self._text.get(field)
-        if not isinstance(value, int):
-            raise MissingPart(f"the target's config has no whole number {field!r}", where=self.path, hint="give the folder of the target itself")
+        value = self._fields.integer(field)
+        if value is None:
+            hint = "give the folder of the target itself"
+            raise MissingPart(f"the target's config has no whole number {field!r}", where=self.path, hint=hint)
         return value
 
     @property
     def hidden_size(self) -> int:
+        """``H``, the width of the residual stream."""
         return self._integer("hidden_size")
 
     @property
     def n_layers(self) -> int:
+        """Blocks, ``num_hidden_layers``: the highest boundary."""
         return self._integer("num_hidden_layers")
 
     @property
     def vocab_size(self) -> int:
+        """Tokens of the tokenizer's side, ``V``."""
         return self._integer("vocab_size")
 
     @property
     def rms_norm_eps(self) -> float:
-        return float(self._text.get("rms_norm_eps", 1e-6))
+        """Epsilon of the norms; 1e-6, LlamaConfig's default, when the config has none."""
+        return self._fields.number("rms_norm_eps", "norm_eps", "layer_norm_eps") or 1e-6
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype that the config names, such as ``"bfloat16"``."""
+        return dtype_of(self._fields) or dtype_of(Fields(self.config, self.path))
 
     @cached_property
     def config_hash(self) -> str:
@@ -63,21 +79,31 @@ class Target:
         for prefix in prefixes:
             if prefix + stem in self.tensors:
                 return self.tensors[prefix + stem]
-        raise MissingPart(f"the target has no {stem!r}", where=self.path, hint="give the folder of the target itself")
+        hint = "give the folder of the target itself" + ("" if len(self.tensors) else ": this one holds a config but no weights")
+        raise MissingPart(f"the target has no {stem!r} under any usual prefix", where=self.path, hint=hint)
 
     def embedding(self) -> Tensor:
-        """Token embedding [V, H]."""
+        """Token embedding [V, H]. Raises :class:`~eagle3diag.errors.MissingPart`."""
         return self._find("embed_tokens.weight")
 
     def final_norm(self) -> Tensor:
-        """Weight of the last norm [H]."""
+        """Weight of the last norm [H], as stored (some families multiply by one plus it)."""
         return self._find("norm.weight")
 
     def head(self) -> Tensor:
-        """Output head [V, H]; the embedding where the two are tied."""
-        for prefix in ("", "language_model.", "model."):
+        """Output head [V, H]; the embedding where the two are tied.
+
+        Raises
+        ------
+        MissingPart: no head is stored although the config says that it is not tied (a quantised head, or a shard left out).
+        """
+        for prefix in ("", "language_model.", "model.", "thinker."):
             if prefix + "lm_head.weight" in self.tensors:
                 return self.tensors[prefix + "lm_head.weight"]
+        said = [c.get("tie_word_embeddings") for c in (self.text_config, self.config)]
+        if False in said and True not in said:
+            hint = "give the target's full checkpoint, not quantised"
+            raise MissingPart("the target has no 'lm_head.weight', and tie_word_embeddings is false", where=self.path, hint=hint)
         return self.embedding()
 
     def __repr__(self) -> str:
@@ -93,6 +119,15 @@ def open_target(source: str | os.PathLike[str] | Target) -> Target:
     """
     if isinstance(source, Target):
         return source
-    path = Path(source)
-    tensors = TensorFiles.open(path)
-    return Target(str(path), read_json((path if path.is_dir() else path.parent) / "config.json"), tensors)
+    path = existing(source, "a target (a folder with config.json and weights)")
+    raw = read_json((path if kind(path) == "folder" else path.parent) / "config.json")
+    return Target(str(path), raw, TensorFiles.open(path))
+
+
+def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a multimodal config; a plain config as it is."""
+    for key in ("text_config", "thinker_config", "llm_config", "language_config"):
+        inner = raw.get(key)
+        if isinstance(inner, Mapping) and ("hidden_size" in inner or "text_config" in inner):
+            return text_config(inner)
+    return raw

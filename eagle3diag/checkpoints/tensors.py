@@ -51,7 +51,12 @@ class MemoryTensors(Tensors):
     """Tensors in memory, over an optional lazy ``base`` of which ``names`` (new name -> base name) are kept."""
 
     def __init__(
-        self, tensors: Mapping[str, torch.Tensor], *, base: Tensors | None = None, names: Mapping[str, str] | None = None, where: str = "memory"
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        *,
+        base: Tensors | None = None,
+        names: Mapping[str, str] | None = None,
+        where: str = "memory",
     ) -> None:
         self._own = dict(tensors)
         self._base, self._names, self._where = base, dict(names or {}), where
@@ -121,7 +126,8 @@ class TensorFiles(Tensors):
         opened = cls(place, [_open(f) for f in files])
         for name, file in index.items():
             if name not in opened:
-                raise MissingPart(f"the index places tensor {name!r} in {file}, which does not hold it", where=place, hint="copy that shard again")
+                message = f"the index places tensor {name!r} in {file}, which does not hold it"
+                raise MissingPart(message, where=place, hint="copy that shard again")
         return opened
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -223,7 +229,8 @@ def _check_count(folder: Path, names: list[str]) -> None:
         if len(parts) == 2 and parts[1].isdecimal() and len(parts[1]) < 8:
             present = sum(n.endswith(f"-of-{parts[1]}.safetensors") for n in names)
             if present < int(parts[1]):
-                raise MissingPart(f"{present} of {int(parts[1])} shards are here (such as {name})", where=folder, hint="download the others")
+                message = f"{present} of {int(parts[1])} shards are here (such as {name})"
+                raise MissingPart(message, where=folder, hint="download the others")
 
 
 __all__ = ["MemoryTensors", "MissingTensor", "TensorFiles", "TensorInfo", "Tensors"]

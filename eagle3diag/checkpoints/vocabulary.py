@@ -14,7 +14,7 @@ class VocabularyMap:
 
     Attributes
     ----------
-    draft_ids: int64 ``[Vd]``, the target id of every draft id: ``i + d2t[i]``. Out-of-range ids are kept as they are: finding them is the audit's part.
+    draft_ids: int64 ``[Vd]``, the target id of every draft id: ``i + d2t[i]``. Out-of-range ids are kept: finding them is the audit's part.
     d2t: as stored: offsets, target id minus draft id (SafeAILab/EAGLE ``cnets.py``; SGLang ``hot_token_id = d2t + arange``).
     t2d: as stored, bool ``[V]``: True where a target id has a draft id. None when the checkpoint has none; no engine reads it.
     """
@@ -39,11 +39,11 @@ class VocabularyMap:
         return len(self.draft_ids)
 
     def to_draft(self, vocab_size: int) -> Tensor:
-        """int64 ``[vocab_size]``: the draft id of every target id, -1 where it has none. The first wins where two draft ids share a target id."""
-        found = torch.full((vocab_size,), -1, dtype=torch.int64)
-        places = torch.arange(self.size)
+        """int64 ``[vocab_size]``: the draft id of every target id, -1 where it has none; the first of two that share a target id."""
         inside = (self.draft_ids >= 0) & (self.draft_ids < vocab_size)
-        found[self.draft_ids[inside].flip(0)] = places[inside].flip(0)
+        found = torch.full((vocab_size,), self.size, dtype=torch.int64)
+        found.scatter_reduce_(0, self.draft_ids[inside], torch.arange(self.size)[inside], "amin")
+        found[found == self.size] = -1
         return found
 
 

@@ -22,7 +22,7 @@ def compare(
     reference: Source | None = None,
     target: object = None,
     hidden_size: int | None = None,
-    chunk_tokens: int = 512,
+    chunk_tokens: int = 256,
 ) -> Comparison:
     """Compare what the draft was trained on with what it is fed, token by token.
 

@@ -16,6 +16,7 @@ from eagle3diag.compare.metrics import (
     cosine_matrix,
     median,
     rows_cosine,
+    rows_largest,
     rows_norm,
     rows_norm_ratio,
     rows_relative_error,
@@ -74,9 +75,10 @@ class Values:
         self.train_norm.append(rows_norm(x))
         self.live_norm.append(rows_norm(y))
         self.relative_error.append(rows_relative_error(x, y))
-        self.zero.append(~y.bool().any(-1))
-        self.odd_train.append(~x.isfinite().all(-1))
-        self.odd_live.append(~y.isfinite().all(-1))
+        live_largest = rows_largest(y)
+        self.zero.append(live_largest == 0)
+        self.odd_train.append(~rows_largest(x).isfinite())
+        self.odd_live.append(~live_largest.isfinite())
 
     def summary(self, counted: Tensor) -> BlockComparison:
         def of(values: list[Tensor]) -> Tensor:
@@ -206,7 +208,7 @@ def _read(alignment: Alignment, layout: Layout, with_final: bool) -> Iterator[tu
                     where=f"{what} record {rows.name!r}",
                     hint="one dump holds one layout; compare the records separately",
                 )
-        yield pair, x[pair.train_rows], y[pair.live_rows], _final(pair, layout.hidden_size) if with_final else None
+        yield pair, _take(x, pair.train_rows), _take(y, pair.live_rows), _final(pair, layout.hidden_size) if with_final else None
 
 
 def _state(pair: Pair, boundary: int, hidden_size: int) -> Tensor:
@@ -218,16 +220,22 @@ def _state(pair: Pair, boundary: int, hidden_size: int) -> Tensor:
             where=f"reference record {pair.train.name!r}",
             hint="capture the reference from the same target",
         )
-    return _cpu(state)[pair.train_rows]
+    return _take(_cpu(state), pair.train_rows)
 
 
 def _final(pair: Pair, hidden_size: int) -> Tensor | None:
     state = pair.train.final()
-    return None if state is None or state.shape[-1] != hidden_size else _cpu(state)[pair.train_rows]
+    return None if state is None or state.shape[-1] != hidden_size else _take(_cpu(state), pair.train_rows)
 
 
 def _cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu()
+
+
+def _take(x: Tensor, rows: Tensor) -> Tensor:
+    """``x[rows]`` for rising ``rows``; a view, without a copy, when they follow one another."""
+    first, last = int(rows[0]), int(rows[-1])
+    return x[first : last + 1] if last - first + 1 == len(rows) else x[rows]
 
 
 def _split(x: Tensor, h: int, n: int) -> list[Tensor]:
@@ -239,7 +247,8 @@ def _own(blocks: list[Tensor], stats: list[ChannelMoments]) -> Tensor:
     made = []
     for block, one in zip(blocks, stats, strict=True):
         z = one.standardise(block)
-        made.append(torch.where(block.bool().any(-1, keepdim=True), z, torch.full_like(z, float("nan"))))
+        z[rows_largest(block) == 0] = float("nan")
+        made.append(z)
     return torch.stack(made, 1)
 
 

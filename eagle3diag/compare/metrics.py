@@ -25,7 +25,8 @@ class Quantiles:
         Quantiles(p1=0.02, p5=0.1, median=1.0, mean=1.0)
         """
         ordered = values.double()[values.isfinite()].sort().values
-        return cls(*(_quantile(ordered, q) for q in (0.01, 0.05, 0.5)), mean=float(ordered.mean()) if len(ordered) else float("nan"))
+        p1, p5, middle = (_quantile(ordered, q) for q in (0.01, 0.05, 0.5))
+        return cls(p1=p1, p5=p5, median=middle, mean=float(ordered.mean()) if len(ordered) else float("nan"))
 
 
 def median(values: Tensor) -> float:
@@ -51,12 +52,16 @@ def cosine_matrix(xs: Tensor, ys: Tensor) -> Tensor:
     return torch.bmm(xs, ys.transpose(1, 2)).clamp(-1.0, 1.0)
 
 
+def rows_largest(x: Tensor) -> Tensor:
+    """Largest magnitude of each row, float32 [T]: 0 for a row of zeros, not finite when any value is not. One pass says both."""
+    return x.float().abs().amax(-1)
+
+
 def rows_norm(x: Tensor) -> Tensor:
     """Euclidean norm of each row [T, W], float64 [T]; scaled by the largest magnitude first, so that no finite row overflows."""
-    x = x.float()
-    largest = x.abs().amax(-1, keepdim=True)
-    scaled = x / torch.where(largest > 0, largest, torch.ones_like(largest))
-    return scaled.square().sum(-1).sqrt().double() * largest[:, 0].double()
+    largest = rows_largest(x)
+    scaled = x.float() / torch.where(largest > 0, largest, torch.ones_like(largest))[:, None]
+    return scaled.square().sum(-1).sqrt().double() * largest.double()
 
 
 def rows_relative_error(x: Tensor, y: Tensor) -> Tensor:
@@ -91,7 +96,8 @@ class ChannelMoments:
 
     def update(self, x: Tensor) -> None:
         """Add the rows of ``x`` [T, W]."""
-        x = x[x.isfinite().all(-1) & x.bool().any(-1)].double()
+        largest = rows_largest(x)
+        x = x[largest.isfinite() & (largest > 0)].double()
         n = x.shape[0]
         if not n:
             return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from eagle3diag.checkpoints.files import existing, kind
 from eagle3diag.dumps.native import MANIFEST, DumpWriter, read_native
 from eagle3diag.dumps.records import HiddenStates, Record, TargetIdentity
 from eagle3diag.errors import UnreadableFile
@@ -21,10 +21,9 @@ def open_dump(source: str | os.PathLike[str] | HiddenStates) -> HiddenStates:
     """
     if isinstance(source, HiddenStates):
         return source
-    path = Path(source)
-    if not path.exists():
-        raise UnreadableFile("there is no such dump", where=path, hint="check the path")
+    path = existing(source, "a dump (a folder with manifest.json)")
     folder = path.parent if path.name == MANIFEST else path
-    if not (folder / MANIFEST).is_file():
-        raise UnreadableFile(f"holds no {MANIFEST}, so it is not a native dump", where=path, hint="give the folder that eagle3diag capture wrote")
+    if kind(folder) != "folder" or not kind(folder / MANIFEST):
+        hint = "give the folder that eagle3diag capture wrote"
+        raise UnreadableFile(f"holds no {MANIFEST}, so it is not a native dump", where=path, hint=hint)
     return read_native(folder)

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3diag.checkpoints.files import read_json
+from eagle3diag.checkpoints.files import kind, listing, read_json, sibling
 from eagle3diag.checkpoints.tensors import TensorFiles
-from eagle3diag.dumps.records import HiddenStates, Record, TargetIdentity
+from eagle3diag.dumps.parts import PER_ROW, PER_TOKEN, checked_parts, misfit, stored_boundaries
+from eagle3diag.dumps.records import SIDES, HiddenStates, Part, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.findings import write_atomically
 
 FORMAT, VERSION, MANIFEST = "eagle3diag-dump", 1, "manifest.json"
-OPTIONAL_PARTS = ("features", "final", "positions", "loss_mask")
+T = TypeVar("T")
 
 
 @dataclass
@@ -30,11 +30,12 @@ class DumpWriter:
     """Writes a dump into the new folder ``out``; use it as a context manager.
 
     A shard is written under another name and renamed, then the manifest is replaced: whatever is killed, and whenever, the folder
-    holds a readable dump of what was finished, with ``complete`` false until :meth:`close`.
+    holds a readable dump of what was finished, with ``complete`` false until :meth:`close`. Records wait in memory until a shard is
+    full: :meth:`flush` finishes them at once.
 
     Raises
     ------
-    BadArgument: ``out`` exists and is not empty, a record's name is taken, or a tensor does not have one row per token.
+    BadArgument: ``out`` exists and is not empty, or ``side`` is none of ``train``, ``live``, ``reference``.
     """
 
     out: str | os.PathLike[str]
@@ -46,10 +47,13 @@ class DumpWriter:
     assumed: tuple[str, ...] = ()
     max_shard_bytes: int = 64 * 1024 * 1024
     counters: dict[str, int] = field(default_factory=dict)
+    ranks: int = 1
 
     def __post_init__(self) -> None:
+        if self.side not in SIDES:
+            raise BadArgument(f"side is {self.side!r}, expected one of {', '.join(SIDES)}")
         self._folder = Path(self.out)
-        if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
+        if kind(self._folder) not in ("", "folder") or (kind(self._folder) and listing(self._folder)):
             raise BadArgument("the folder is not empty", where=self._folder, hint="give a new folder; a dump is never overwritten")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._listed: list[dict[str, Any]] = []
@@ -57,6 +61,7 @@ class DumpWriter:
         self._tensors: dict[str, Tensor] = {}
         self._bytes = self._shards = 0
         self._names: set[str] = set()
+        self._closed = False
         self._write_manifest(complete=False)
 
     def add(
@@ -71,36 +76,44 @@ class DumpWriter:
         positions: Tensor | None = None,
         loss_mask: Tensor | None = None,
     ) -> None:
-        """Add one sequence: ``input_ids`` [T] and parts with T rows. Tensors are copied to the CPU in their own dtype."""
-        if name in self._names or "/" in name:
-            raise BadArgument(f"the record name {name!r} is taken or holds a slash", where=self._folder, hint="name every record differently")
-        parts: dict[str, Tensor | None] = {"input_ids": input_ids, "features": features, "final": final, "positions": positions, "loss_mask": loss_mask}
-        parts |= {f"boundary.{b}": t for b, t in (states or {}).items()}
+        """Add one sequence: ``input_ids`` [T] and parts with T rows. Tensors are copied to the CPU in their own dtype.
+
+        Raises
+        ------
+        BadArgument: the name is taken or unusable, a part does not have one row per token, or the writer is closed.
+        """
+        if self._closed:
+            raise BadArgument("the writer is closed", where=self._folder, hint="write the other records into a new folder")
+        if name in self._names:
+            raise BadArgument(f"the record name {name!r} is taken", where=self._folder, hint="name every record differently")
+        parts = checked_parts(
+            name, prompt_length, input_ids=input_ids, states=states, features=features, final=final, positions=positions, loss_mask=loss_mask
+        )
         for part, tensor in parts.items():
-            if tensor is not None and len(tensor) != len(input_ids):
-                raise BadArgument(f"{part} has {len(tensor)} rows for {len(input_ids)} tokens", where=f"record {name}", hint="one row per token")
-        for part, tensor in parts.items():
-            if tensor is not None:
-                copy = tensor.detach().to("cpu", copy=True).contiguous()
-                self._tensors[f"{name}/{part}"] = copy
-                self._bytes += copy.numel() * copy.element_size()
+            copy = tensor.to("cpu", copy=True).contiguous()  # engines reuse their buffers: what is kept must be ours
+            self._tensors[f"{name}/{part}"] = copy
+            self._bytes += copy.numel() * copy.element_size()
         self._names.add(name)
-        self._waiting.append({"name": name, "tokens": len(input_ids), "prompt_length": prompt_length, "boundaries": sorted(states or {})})
+        stored = list(stored_boundaries(parts))
+        self._waiting.append({"name": name, "tokens": len(parts["input_ids"]), "prompt_length": prompt_length, "boundaries": stored})
         if self._bytes >= self.max_shard_bytes:
             self.flush()
 
     def flush(self) -> None:
         """Write what is waiting as a shard and list it in the manifest."""
+        if self._closed:
+            return
         if self._waiting:
             shard = f"shard-{self._shards:05d}.safetensors"
-            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=".shard-")
+            handle, name = tempfile.mkstemp(dir=self._folder, prefix=".shard-")
             os.close(handle)
+            temporary = Path(name)
             try:
                 save_file(self._tensors, temporary)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, self._folder / shard)
+                temporary.chmod(0o644)
+                temporary.replace(self._folder / shard)
             except BaseException:
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
                 raise
             self._listed += [{**entry, "shard": shard} for entry in self._waiting]
             self._waiting, self._tensors, self._bytes = [], {}, 0
@@ -108,9 +121,11 @@ class DumpWriter:
         self._write_manifest(complete=False)
 
     def close(self, *, complete: bool = True) -> None:
-        """Flush and, unless told otherwise, mark the dump complete."""
-        self.flush()
-        self._write_manifest(complete=complete)
+        """Flush and, unless told otherwise, mark the dump complete. Closing again does nothing."""
+        if not self._closed:
+            self.flush()
+            self._write_manifest(complete=complete)
+            self._closed = True
 
     def _write_manifest(self, *, complete: bool) -> None:
         manifest = {
@@ -120,6 +135,7 @@ class DumpWriter:
             "target": asdict(self.target),
             "engine": self.engine,
             "engine_version": self.engine_version,
+            "ranks": self.ranks,
             "boundaries": list(self.boundaries),
             "counters": self.counters,
             "assumed": list(self.assumed),
@@ -131,77 +147,128 @@ class DumpWriter:
     def __enter__(self) -> DumpWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close(complete=kind is None)
+    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(complete=error_type is None)
 
 
 def read_native(folder: Path) -> HiddenStates:
-    """Open a native dump; shards are opened when a record is read.
+    """Open a native dump: the manifest and the headers of its shards are read and checked, tensors when a record is asked for them.
 
     Raises
     ------
-    UnreadableFile: no or a corrupt manifest, or one of a newer version. MissingPart: a listed shard or tensor is not there, or the
-    dump lists no record.
+    UnreadableFile: a corrupt manifest or shard, or a manifest of a newer version. MissingPart: a listed shard or tensor is not
+    there, or the dump lists no record.
     """
     where = folder / MANIFEST
-    manifest = read_json(where)
-    if manifest.get("format") != FORMAT:
-        raise UnreadableFile(f"is not a native dump (format {manifest.get('format')!r})", where=where, hint="give the folder that capture wrote")
-    if not isinstance(manifest.get("version"), int) or manifest["version"] > VERSION:
-        raise UnreadableFile(f"has format version {manifest.get('version')!r}; this release reads {VERSION}", where=where, hint="upgrade eagle3diag")
-    try:
-        target = TargetIdentity(**manifest["target"])
-        declared = tuple(int(b) for b in manifest["boundaries"])
-        entries = [
-            (str(e["name"]), str(e["shard"]), int(e["tokens"]), e["prompt_length"], tuple(int(b) for b in e["boundaries"])) for e in manifest["records"]
-        ]
-        facts = {
-            "side": str(manifest["side"]),
-            "engine": str(manifest["engine"]),
-            "engine_version": manifest["engine_version"],
-            "counters": {str(k): int(v) for k, v in manifest["counters"].items()},
-            "assumed": tuple(map(str, manifest["assumed"])),
-            "complete": bool(manifest["complete"]),
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnreadableFile(f"the manifest lacks or garbles a field: {error}", where=where, hint="capture again") from None
+    manifest = _Manifest(read_json(where), where)
+    if manifest.values.get("format") != FORMAT:
+        found = f"{manifest.values.get('format')!r:.80}"
+        raise UnreadableFile(f"is not a native dump (format {found})", where=where, hint="give the folder that eagle3diag capture wrote")
+    version = manifest.integer("version")
+    if version > VERSION:
+        raise UnreadableFile(f"has format version {version}; this release reads {VERSION}", where=where, hint="upgrade eagle3diag")
+    complete = manifest.of("complete", bool)
+    entries = [_Manifest(e, f"{where} (record {i})") for i, e in enumerate(manifest.of("records", list))]
     if not entries:
-        raise MissingPart(
-            "the dump holds no records" + ("" if facts["complete"] else "; its writer was stopped before the first was finished"),
-            where=folder,
-            hint="capture again, with at least one sequence",
-        )
+        stopped = "" if complete else "; its writer was stopped before the first was finished"
+        raise MissingPart(f"the dump holds no records{stopped}", where=folder, hint="capture again, with at least one sequence")
+    side = manifest.of("side", str)
+    if side not in SIDES:
+        raise manifest.garbled("side", side)
+    declared = manifest.integers("boundaries")
     shards: dict[str, TensorFiles] = {}
-    for name, shard, tokens, _, boundaries in entries:
-        if Path(shard).name != shard:
-            raise UnreadableFile(f"the manifest points outside its folder: {shard!r}", where=where, hint="capture again")
-        if shard not in shards:
-            if not (folder / shard).is_file():
-                raise MissingPart(f"shard {shard} is listed but is not there", where=where, hint="copy the whole folder")
-            shards[shard] = TensorFiles.open(folder / shard)
-        _check_shapes(shards[shard], name, tokens, boundaries, folder / shard)
-    records = tuple(
-        Record(name, tokens, prompt if isinstance(prompt, int) else None, boundaries, declared, _reader(shards[shard], name))
-        for name, shard, tokens, prompt, boundaries in entries
+    records = tuple(_record(folder, e, declared, shards) for e in entries)
+    names = {r.name for r in records}
+    if len(names) < len(records):
+        raise UnreadableFile("lists two records of one name", where=where, hint="capture again")
+    lost = [n for n in listing(folder) if n.startswith("shard-") and n.endswith(".safetensors") and n not in shards]
+    return HiddenStates(
+        records,
+        side=side,
+        target=manifest.target(),
+        engine=manifest.of("engine", str),
+        engine_version=manifest.optional("engine_version", str),
+        boundaries=declared,
+        counters={k: manifest.child("counters").integer(k) for k in manifest.of("counters", dict)},
+        assumed=(
+            *(str(a) for a in manifest.of("assumed", list)),
+            *(f"{n} is left out: the writer was stopped before it was listed" for n in lost),
+        ),
+        complete=complete,
+        path=str(folder),
+        ranks=manifest.integer("ranks") if "ranks" in manifest.values else 1,
     )
-    return HiddenStates(records, target=target, boundaries=declared, path=str(folder), **facts)
 
 
-def _check_shapes(shard: TensorFiles, name: str, tokens: int, boundaries: tuple[int, ...], where: Path) -> None:
-    for part in ("input_ids", *(f"boundary.{b}" for b in boundaries), *OPTIONAL_PARTS):
+def _record(folder: Path, entry: _Manifest, declared: tuple[int, ...], shards: dict[str, TensorFiles]) -> Record:
+    """One record, its shard opened on the way, its parts checked against the shard's header."""
+    name, shard, tokens = entry.of("name", str), entry.of("shard", str), entry.integer("tokens")
+    boundaries = entry.integers("boundaries")
+    if shard not in shards:
+        file = sibling(folder, shard, entry.where)
+        if not kind(file):
+            raise MissingPart(f"shard {shard} is listed but is not there", where=entry.where, hint="copy the whole folder")
+        shards[shard] = TensorFiles.open(file)
+    held = shards[shard]
+    for part in (*PER_TOKEN, *PER_ROW, *(f"boundary.{b}" for b in boundaries)):
         key = f"{name}/{part}"
-        if key not in shard:
-            if part in OPTIONAL_PARTS:
-                continue
-            raise MissingPart(f"tensor {key!r} is listed but is not in the shard", where=where, hint="capture again")
-        shape = shard.info(key).shape
-        if not shape or shape[0] != tokens:
-            raise UnreadableFile(f"tensor {key!r} has shape {list(shape)} for {tokens} tokens", where=where, hint="capture again")
+        if key in held:
+            info = held.info(key)
+            problem = misfit(part, info.shape, info.dtype, tokens)
+            if problem:
+                raise UnreadableFile(f"record {name!r}: {problem}", where=folder / shard, hint="capture again")
+        elif part == "input_ids" or part.startswith("boundary."):
+            raise MissingPart(f"tensor {key!r} is listed but is not in the shard", where=folder / shard, hint="capture again")
+    prompt = None if entry.values.get("prompt_length") is None else entry.integer("prompt_length")
+    return Record(name, tokens, prompt, boundaries, declared, _reader(held, name))
 
 
-def _reader(shard: TensorFiles, name: str) -> Any:
-    def part(which: str) -> torch.Tensor | None:
+def _reader(shard: TensorFiles, name: str) -> Part:
+    def part(which: str) -> Tensor | None:
         key = f"{name}/{which}"
         return shard[key] if key in shard else None
 
     return part
+
+
+class _Manifest:
+    """Typed access to one JSON object of the manifest; anything else than what we write is an UnreadableFile that names the field."""
+
+    def __init__(self, values: object, where: object) -> None:
+        if not isinstance(values, dict):
+            raise UnreadableFile("the manifest is garbled: expected an object", where=where, hint="capture again")
+        self.values: dict[str, Any] = values
+        self.where = where
+
+    def of(self, name: str, expected: type[T]) -> T:
+        value = self.values.get(name)
+        if type(value) is not expected:
+            raise self.garbled(name, value)
+        return value
+
+    def optional(self, name: str, expected: type[T]) -> T | None:
+        return None if self.values.get(name) is None else self.of(name, expected)
+
+    def integer(self, name: str) -> int:
+        value = self.of(name, int)
+        if not 0 <= value < 1 << 48:
+            raise self.garbled(name, value)
+        return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        values = self.of(name, list)
+        if not all(type(v) is int and 0 <= v < 1 << 32 for v in values):
+            raise self.garbled(name, values)
+        return tuple(values)
+
+    def child(self, name: str) -> _Manifest:
+        return _Manifest(self.values.get(name), f"{self.where} ({name})")
+
+    def target(self) -> TargetIdentity:
+        t = self.child("target")
+        words = (t.of("name", str), t.of("config_hash", str), t.of("dtype", str))
+        return TargetIdentity(*words, t.integer("n_layers"), t.integer("hidden_size"))
+
+    def garbled(self, name: str, value: object) -> UnreadableFile:
+        found = "is not there" if name not in self.values else f"is {value!r:.80}"
+        return UnreadableFile(f"the manifest is garbled: {name} {found}", where=self.where, hint="capture again")

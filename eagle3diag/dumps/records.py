@@ -9,7 +9,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from eagle3diag.errors import MissingPart
+from eagle3diag.dumps.parts import checked_parts, stored_boundaries
+from eagle3diag.errors import BadArgument, MissingPart
+
+SIDES = ("train", "live", "reference")
 
 #: Reads one part of a record ("input_ids", "features", "final", "boundary.15", ...); None when it was not stored.
 Part = Callable[[str], "Tensor | None"]
@@ -28,7 +31,7 @@ class TargetIdentity:
 
 @dataclass(frozen=True)
 class Record:
-    """One sequence of ``T`` tokens.
+    """One sequence of ``T`` tokens. What is read shares memory with the file's map or the caller's tensors: treat it as read-only.
 
     ``boundaries`` are those stored one by one; ``declared`` are the aux boundaries of the dump, in the order the draft takes them.
     """
@@ -48,7 +51,7 @@ class Record:
 
     @property
     def input_ids(self) -> Tensor:
-        """Token ids [T], int64."""
+        """Token ids [T], int64, not shifted."""
         return self._need("input_ids").long()
 
     @property
@@ -72,7 +75,12 @@ class Record:
 
     @property
     def features(self) -> Tensor:
-        """What the draft is fed [T, W]: stored as such, or the declared boundaries side by side."""
+        """What the draft is fed [T, W]: stored as such, or the declared boundaries side by side.
+
+        Raises
+        ------
+        MissingPart: no features are stored, and the dump declares no aux boundaries, or one of them is not stored.
+        """
         stored = self.part("features")
         if stored is not None:
             return stored
@@ -99,16 +107,33 @@ class HiddenStates(Sequence[Record]):
     assumed: tuple[str, ...] = ()
     complete: bool = True
     path: str | None = None
+    ranks: int = 1
 
     def __post_init__(self) -> None:
+        if self.side not in SIDES:
+            raise BadArgument(f"side is {self.side!r}, expected one of {', '.join(SIDES)}")
         object.__setattr__(self, "counters", dict(self.counters or {}))
 
     @classmethod
     def from_tensors(cls, records: Iterable[Mapping[str, Any]], *, side: str, target: TargetIdentity, **facts: Any) -> HiddenStates:
-        """A dump in memory. Each record is a mapping with ``name``, ``input_ids`` and any of ``features``, ``states`` (a mapping of
-        boundary to [T, H]), ``final``, ``positions``, ``loss_mask``, ``prompt_length``."""
-        declared = tuple(facts.get("boundaries", ()))
-        return cls(tuple(_in_memory(r, declared) for r in records), side=side, target=target, **facts)
+        """A dump in memory; the tensors are kept, not copied. Each record is a mapping with ``name``, ``input_ids`` [T] and any of
+        ``features`` [T, W], ``states`` (boundary to [T, H]), ``final`` [T, H], ``positions`` [T], ``loss_mask`` [T], ``prompt_length``.
+
+        >>> target = TargetIdentity("tiny", "", "float32", 4, 2)
+        >>> record = {"name": "a", "input_ids": [5, 6, 7], "states": {1: torch.ones(3, 2), 3: torch.zeros(3, 2)}}
+        >>> HiddenStates.from_tensors([record], side="train", target=target, boundaries=(3, 1))[0].features[0]
+        tensor([0., 0., 1., 1.])
+
+        Raises
+        ------
+        BadArgument: an unknown side or key, a name twice, a part without one row per token, or ids that are no whole numbers.
+        """
+        declared = tuple(int(b) for b in facts.pop("boundaries", ()))
+        made = tuple(_in_memory(i, r, declared) for i, r in enumerate(records))
+        names = [r.name for r in made]
+        if len(set(names)) < len(names):
+            raise BadArgument(f"two records are named {next(n for n in names if names.count(n) > 1)!r}", hint="name every record differently")
+        return cls(made, side=side, target=target, boundaries=declared, **facts)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -122,9 +147,21 @@ class HiddenStates(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def select(self, indices: Iterable[int]) -> HiddenStates:
-        """The same dump with these records only, in this order."""
-        return replace(self, records=tuple(self.records[i] for i in indices))
+    def select(self, indices: Iterable[int | str]) -> HiddenStates:
+        """The same dump with these records only, by number or name, in this order.
+
+        Raises
+        ------
+        BadArgument: there is no such record.
+        """
+        numbers = {r.name: i for i, r in enumerate(self.records)}
+        chosen = []
+        for index in indices:
+            number = numbers.get(index) if isinstance(index, str) else int(index)
+            if number is None or not -len(self) <= number < len(self):
+                raise BadArgument(f"there is no record {index!r} among the {len(self)}", where=self.path)
+            chosen.append(self.records[number])
+        return replace(self, records=tuple(chosen))
 
     def map_features(self, change: Callable[[Record, Tensor], Tensor]) -> HiddenStates:
         """The same dump with ``features`` passed through ``change(record, features)`` when they are read; nothing is copied before."""
@@ -142,10 +179,8 @@ class HiddenStates(Sequence[Record]):
         return f"HiddenStates({self.side}, {len(self)} records, {tokens} tokens, boundaries {list(self.boundaries)}, {self.engine})"
 
 
-def _in_memory(record: Mapping[str, Any], declared: tuple[int, ...]) -> Record:
-    ids = torch.as_tensor(record["input_ids"])
-    parts: dict[str, Tensor] = {"input_ids": ids}
-    parts |= {k: torch.as_tensor(record[k]) for k in ("features", "final", "positions", "loss_mask") if record.get(k) is not None}
-    states: Mapping[int, Tensor] = record.get("states") or {}
-    parts |= {f"boundary.{b}": t for b, t in states.items()}
-    return Record(str(record["name"]), len(ids), record.get("prompt_length"), tuple(states), declared, parts.get)
+def _in_memory(index: int, record: Mapping[str, Any], declared: tuple[int, ...]) -> Record:
+    given = {"name": f"{index:06d}", **record}
+    name, prompt = given.pop("name"), given.pop("prompt_length", None)
+    parts = checked_parts(name, prompt, **given)
+    return Record(name, len(parts["input_ids"]), prompt, stored_boundaries(parts), declared, parts.get)

@@ -38,8 +38,9 @@ def _eagle_flag(case: Case) -> Finding | None:
     if narrow and case.live is not None:
         width = case.live[0].features.shape[-1]
         evidence.append(Evidence("width fed to the draft", width, f"{round(width * wide)} = {wide:g} x {width}", "live dump"))
-        if "fc_calls" in (case.live.counters or {}):
-            evidence.append(Evidence("times fc ran", case.live.counters["fc_calls"], "once per prefill and per verification", "live dump"))
+        calls = (case.live.counters or {}).get("fc_calls")
+        if calls is not None:
+            evidence.append(Evidence("times fc ran", calls, "once per prefill and per verification", "live dump"))
     if case.comparison is not None and case.comparison.single:
         best = max(case.comparison.single, key=lambda b: b.standardised.median)
         what = "final normed state" if best.boundary == -1 else f"boundary {best.boundary}"
@@ -53,7 +54,7 @@ def _eagle_flag(case: Case) -> Finding | None:
         "Only the exact string EAGLE3 arms the capture of aux states. Under EAGLE the draft gets the target's final state, one hidden size "
         "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state by fc without a word.",
         tuple(evidence),
-        "Start the server with --speculative-algorithm EAGLE3 (vLLM: \"method\": \"eagle3\").",
+        'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Measure the accept length again; a second fault may have been hiding behind this one.",
     )
 

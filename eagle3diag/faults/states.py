@@ -238,7 +238,7 @@ def _other_layers(case: Case) -> Iterator[Change]:
     reference = _covers(case)
     if reference is None or case.train is None:
         return
-    sets = [default_boundaries(case.train.target.n_layers)]
+    sets: list[tuple[int, ...]] = [default_boundaries(case.train.target.n_layers)]
     if case.comparison is not None and (found := found_boundaries(case.comparison)):
         sets.append(tuple(best for best, _, _ in found))
     declared = case.train.boundaries

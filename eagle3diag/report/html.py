@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag import __version__
-from eagle3diag.findings import Finding, Result, Severity
+from eagle3diag.findings import Evidence, Finding, Result, Severity
 from eagle3diag.report import plots, svg
 from eagle3diag.report.form import GLYPHS, Page, Section, Table
 from eagle3diag.report.numbers import num
@@ -40,7 +40,7 @@ def page(result: Result) -> str:
     source, packed = _plotly() if drawings else (None, "")
     script = _asset("page.js")
     style = _asset("page.css")
-    figures = _json({name: plots.spec(figure) for name, figure in drawings.items()})
+    figures = _json({name: plots.spec(figure) | {"config": plots.config(figure)} for name, figure in drawings.items()}) if packed else ""
     before = "".join(_body(told))
     room = LIMIT - len(before.encode()) - len(figures) - len(packed) - len(script) - len(style) - 8_000
     numbers, left_out = _within(_redacted(result.to_dict()), room)
@@ -126,12 +126,13 @@ def _finding(finding: Finding, remark: str) -> Iterator[str]:
         if words:
             yield f"<p class='{kind}'>{rich(words)}</p>"
     if finding.evidence:
-        heads = "".join(f"<th scope='col'>{name}</th>" for name in ("measured", "value", "expected", "read from"))
+        rows = [(e.name, _value(e), e.expected or "", e.source or "") for e in finding.evidence]
+        used = [c for c in range(4) if any(row[c] for row in rows)]
+        heads = "".join(f"<th scope='col'>{('measured', 'value', 'expected', 'read from')[c]}</th>" for c in used)
         yield f"<div class='aside'><table class='evidence'><thead><tr>{heads}</tr></thead><tbody>"
-        for e in finding.evidence:
-            value = num(e.value, 4) if isinstance(e.value, (int, float)) else bounded(e.value, 600)
-            yield f"<tr><td>{escaped(e.name)}</td><td class='code'>{escaped(value)}</td>"
-            yield f"<td>{escaped(e.expected or '')}</td><td>{escaped(e.source or '')}</td></tr>"
+        plain, code = "", " class='code'"
+        for row in rows:
+            yield f"<tr>{''.join(f'<td{code if c == 1 else plain}>{escaped(row[c])}</td>' for c in used)}</tr>"
         yield "</tbody></table></div>"
     if finding.fix or finding.check:
         yield "<dl class='do'>"
@@ -144,25 +145,27 @@ def _finding(finding: Finding, remark: str) -> Iterator[str]:
 
 def _section(section: Section, anchor: str) -> Iterator[str]:
     title = f"<h2>{rich(section.title)}</h2>"
-    yield f"<section id='{anchor}'>" + (f"<details><summary>{title}</summary>" if section.fold else title)
+    yield f"<section id='{anchor}'{' class=' + repr('folded') if section.fold else ''}>" + (
+        f"<details><summary>{title}</summary>" if section.fold else title
+    )
     if section.caption:
         yield f"<p class='lead'>{rich(section.caption)}</p>"
     yield from (f"<p>{rich(words)}</p>" for words in section.paragraphs)
     if section.steps:
         yield f"<ol class='steps'>{''.join(f'<li>{rich(step)}</li>' for step in section.steps)}</ol>"
-    for table in section.tables:
-        yield table_html(table, section.title)
     for figure in section.figures:
         yield f"<figure id='{figure.id}'><h3>{rich(figure.title)}</h3><figcaption>{rich(figure.caption)}</figcaption>"
         yield f"<div class='live' hidden></div><div class='static'>{svg.draw(figure)}</div>"
         yield f"<details><summary>The numbers behind it</summary>{table_html(behind(figure), figure.title)}</details></figure>"
+    for table in section.tables:
+        yield table_html(table, section.title)
     yield ("</details>" if section.fold else "") + "</section>\n"
 
 
 def table_html(table: Table, name: str) -> str:
     """One table in a box that scrolls by itself, so that the page never does sideways."""
     heads = "".join(f"<th scope='col' class='{table.side(c)}'>{escaped(column)}</th>" for c, column in enumerate(table.columns))
-    classes = [table.side(c) + (" code" if c in table.code else "") for c in range(len(table.columns))]
+    classes = [table.side(c) + (" code" if c in table.code else "") + _short(table, c) for c in range(len(table.columns))]
     rows = "".join(
         "<tr>" + "".join(f"<td class='{kind}'>{escaped(cell)}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>"
         for row in table.rows[:_ROWS]
@@ -171,6 +174,15 @@ def table_html(table: Table, name: str) -> str:
     caption = f"<caption>{escaped(table.title)}{more}</caption>" if table.title or more else ""
     box = f"<div class='scroll' tabindex='0' role='region' aria-label='{escaped(table.title or name)}'>"
     return f"{box}<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+
+
+def _short(table: Table, column: int) -> str:
+    """A column of short words is not broken into lines."""
+    return " short" if max((len(row[column]) for row in table.rows[:_ROWS]), default=0) <= 28 else ""
+
+
+def _value(evidence: Evidence) -> str:
+    return num(evidence.value, 4) if isinstance(evidence.value, (int, float)) else bounded(evidence.value, 600)
 
 
 def escaped(words: object) -> str:
@@ -193,8 +205,11 @@ def _json(value: Any) -> str:
 
 
 def _within(body: dict[str, Any], room: int) -> tuple[str, list[str]]:
-    """The JSON of ``body`` in ``room`` bytes, longest lists left out first, and the names of what was left out."""
+    """The JSON of ``body`` in ``room`` bytes: if need be with six digits, then longest lists left out first; and the names of those."""
     text, left_out = _json(body), []
+    if len(text) > room:
+        body = _rounded(body)
+        text = _json(body)
     for longest in (1000, 200, 40, 8, 0):
         if len(text) <= room:
             break
@@ -212,6 +227,14 @@ def _trimmed(value: Any, longest: int, name: str, names: set[str]) -> Any:
             return {"left_out": len(value)}
         return [_trimmed(v, longest, name, names) for v in value]
     return value
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _redacted(value: Any) -> Any:

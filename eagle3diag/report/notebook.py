@@ -50,8 +50,8 @@ def _section(section: Section) -> str:
     body = [f"<p>{rich(words)}</p>" for words in (section.caption, *section.paragraphs) if words]
     if section.steps:
         body.append(f"<ol>{''.join(f'<li>{rich(step)}</li>' for step in section.steps)}</ol>")
-    body += [table_html(table, section.title) for table in section.tables]
     body += [f"<div class='e3d-figure'><p><b>{rich(f.title)}.</b> {rich(f.caption)}</p>{svg.draw(f)}</div>" for f in section.figures]
+    body += [table_html(table, section.title) for table in section.tables]
     opened = "" if section.fold or section.group else " open"
     title = f"{section.group}: {section.title}" if section.group else section.title
     return f"<details{opened}><summary><b>{rich(title)}</b></summary>{''.join(body)}</details>"

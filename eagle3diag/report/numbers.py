@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 MISSING = "-"
 
@@ -64,8 +65,10 @@ def listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or MISSING
 
 
-def thin(x: Sequence[float], y: Sequence[float], limit: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def thin(x: Sequence[float], y: Sequence[float], limit: int, *, log: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """At most ``limit`` points of a series: per stretch the lowest and the highest, so that spikes survive; gaps stay gaps.
+
+    On a ``log`` axis the stretches grow with the distance from the start, as they do on the screen.
 
     >>> thin((0, 1, 2, 3, 4, 5, 6, 7), (0, 0, 9, 0, 0, 0, -9, 0), 4)
     ((0, 2, 4, 6), (0, 9, 0, -9))
@@ -73,10 +76,13 @@ def thin(x: Sequence[float], y: Sequence[float], limit: int) -> tuple[tuple[floa
     n = len(y)
     if n <= limit:
         return tuple(x), tuple(y)
-    keep: list[int] = []
     stretches = max(1, limit // 2)
-    for k in range(stretches):
-        at = range(k * n // stretches, (k + 1) * n // stretches)
-        finite = [i for i in at if math.isfinite(y[i])] or list(at)
+    if log:
+        edges = sorted({0, n, *(round(n ** (k / stretches)) for k in range(stretches))})
+    else:
+        edges = [k * n // stretches for k in range(stretches + 1)]
+    keep: list[int] = []
+    for start, end in pairwise(edges):
+        finite = [i for i in range(start, end) if math.isfinite(y[i])] or [start]
         keep += sorted({min(finite, key=y.__getitem__), max(finite, key=y.__getitem__)})
     return tuple(x[i] for i in keep), tuple(y[i] for i in keep)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3diag.errors import MissingDependency
 from eagle3diag.findings import Result
+from eagle3diag.report.axis import Axis
 from eagle3diag.report.form import Bars, Figure, Heat, Lines
-from eagle3diag.report.numbers import thin
+from eagle3diag.report.numbers import num, thin
 from eagle3diag.report.palette import CIVIDIS, hue, luminance
 from eagle3diag.report.safe import visible
 
@@ -24,7 +25,7 @@ CONFIG: Mapping[str, Any] = {
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
 }
 
-_POINTS = 1200
+_POINTS = 600  # per line; more than a screen's width shows
 
 
 def figures(result: Result) -> dict[str, go.Figure]:
@@ -51,10 +52,15 @@ def spec(figure: Figure, theme: int = 0) -> dict[str, Any]:
     return _bars(figure, theme) if isinstance(figure, Bars) else _heat(figure)
 
 
+def config(figure: Figure) -> dict[str, Any]:
+    """What differs from :data:`CONFIG` for this figure: only long series are worth zooming into."""
+    return {} if isinstance(figure, Lines) else {"displayModeBar": False}
+
+
 def _lines(figure: Lines, theme: int) -> dict[str, Any]:
     data = []
     for s in figure.series:
-        x, y = thin(s.x, s.y, _POINTS)
+        x, y = thin(s.x, s.y, _POINTS, log=figure.log_x)
         colour = hue(s.hue)[theme]
         data.append(
             {
@@ -73,11 +79,14 @@ def _lines(figure: Lines, theme: int) -> dict[str, Any]:
     layout["showlegend"] = len(data) > 1
     for axis, log in (("xaxis", figure.log_x), ("yaxis", figure.log_y)):
         if log:
-            layout[axis] |= {"type": "log", "dtick": None, "exponentformat": "power"}
+            values = [v for s in figure.series for v in (s.x if axis == "xaxis" else s.y) if math.isfinite(v) and v > 0]
+            low, high = (figure.y_range if axis == "yaxis" else None) or (min(values, default=1.0) / 2, max(values, default=1.0) * 2)
+            ticks = Axis(low, high, 0, 1, log=True).ticks()  # plotly's own labels between powers of ten are bare digits
+            layout[axis] |= {"type": "log", "tickvals": ticks, "ticktext": [num(int(t) if t == int(t) else t) for t in ticks]}
     if figure.whole_x and figure.series and len(figure.series[0].x) <= 12:
         layout["xaxis"]["dtick"] = 1
-    if figure.y_range is not None and not figure.log_y:
-        layout["yaxis"]["range"] = list(figure.y_range)
+    if figure.y_range is not None:
+        layout["yaxis"]["range"] = [math.log10(edge) if figure.log_y else edge for edge in figure.y_range]
     layout["shapes"], layout["annotations"] = [], []
     for band in figure.bands:
         # a log axis cannot reach 0; whatever lies below the data is the bottom of the plot all the same
@@ -219,7 +228,8 @@ def _layout(x_title: str, y_title: str) -> dict[str, Any]:
     return {
         "autosize": True,
         "height": 340,
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
+        "margin": {"l": 8, "r": 36 if y_title else 12, "t": 8, "b": 8},
+        "modebar": {"orientation": "v"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": "system-ui, sans-serif", "size": 13},

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from eagle3diag.report.axis import Axis
 from eagle3diag.report.form import Bars, Figure, Heat, Lines
 from eagle3diag.report.numbers import num, thin
 from eagle3diag.report.palette import HUES, cividis, hue, luminance
@@ -33,15 +34,15 @@ def draw(figure: Figure) -> str:
 def _lines(figure: Lines) -> tuple[float, list[str]]:
     legend, legend_height = _legend([(s.name, s.hue, s.dashed) for s in figure.series])
     top, bottom = _TOP + legend_height, _TOP + legend_height + 240
-    series = [(s, *thin(s.x, s.y, _POINTS)) for s in figure.series]
+    series = [(s, *thin(s.x, s.y, _POINTS, log=figure.log_x)) for s in figure.series]
     xs = [x for _, sx, _ in series for x in sx if _drawable(x, figure.log_x)]
     ys = [y for _, _, sy in series for y in sy if _drawable(y, figure.log_y)]
     ys += [edge for b in figure.bands for edge in (b.low, b.high) if _drawable(edge, figure.log_y)]
     if not xs or not ys:
         return _nothing()
-    x_axis = _Axis(min(xs), max(xs), _LEFT, _EDGE, log=figure.log_x, whole=figure.whole_x)
+    x_axis = Axis(min(xs), max(xs), _LEFT, _EDGE, log=figure.log_x, whole=figure.whole_x)
     low, high = figure.y_range or _padded(min(ys), max(ys), figure.log_y)
-    y_axis = _Axis(low, high, bottom, top, log=figure.log_y)
+    y_axis = Axis(low, high, bottom, top, log=figure.log_y)
     out = legend + _frame(x_axis, y_axis, figure.x_title, figure.y_title, top, bottom)
     for band in figure.bands:
         if not _drawable(band.high, figure.log_y):
@@ -75,7 +76,7 @@ def _bars(figure: Bars) -> tuple[float, list[str]]:
         return _nothing()
     left, right, row = 250, _WIDE - 92, 30
     highest = max(max(b.value, b.high if b.high is not None and math.isfinite(b.high) else b.value) for b in bars)
-    x_axis = _Axis(figure.start, max(highest, figure.start + 1e-9) * 1.02, left, right)
+    x_axis = Axis(figure.start, max(highest, figure.start + 1e-9) * 1.02, left, right)
     bottom = _TOP + row * len(bars)
     out = []
     for tick in x_axis.ticks():
@@ -119,8 +120,8 @@ def _heat(figure: Heat) -> tuple[float, list[str]]:
                 ink = "#000" if luminance(*colour) > 0.18 else "#fff"
                 out.append(_text(x + cell / 2, y + row / 2 + 4, f"{value:.2f}", fill=ink))
     for r, c in figure.marked:
-        box: dict[str, str | float] = {"x": left + cell * c + 0.5, "y": top + row * r + 0.5, "width": cell - 2, "height": row - 2}
-        out.append(_tag("rect", fill="none", stroke=HUES[1][0], **{"stroke-width": 3}, **box))
+        x, y, frame = left + cell * c + 0.5, top + row * r + 0.5, {"stroke": HUES[1][0], "stroke-width": "3"}
+        out.append(_tag("rect", x=x, y=y, width=cell - 2, height=row - 2, fill="none", **frame))
     bottom = top + row * n_rows
     every = max(1, math.ceil(34 / cell))
     for c in range(0, n_columns, every):
@@ -136,37 +137,7 @@ def _nothing() -> tuple[float, list[str]]:
     return 60.0, [_text(_WIDE / 2, 34, "nothing finite to draw")]
 
 
-class _Axis:
-    """Values to units, linear or by powers of ten, with round ticks."""
-
-    def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False, whole: bool = False) -> None:
-        if not high > low:
-            low, high = (low / 2, low * 2) if log else (low - 0.5, low + 0.5)
-        self.low, self.high, self.start, self.end, self.log, self.whole = low, high, start, end, log, whole
-
-    def at(self, value: float) -> float:
-        value = min(max(value, self.low), self.high)
-        if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self) -> list[float]:
-        if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            steps = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else (1, 1.5, 2, 3, 5, 7)
-            return [t for e in range(first, last + 1) for s in steps if self.low <= (t := s * 10.0**e) <= self.high]
-        raw = (self.high - self.low) / 6
-        size = 10.0 ** math.floor(math.log10(raw))
-        step = next(m * size for m in (1, 2, 2.5, 5, 10) if m * size >= raw * 0.999)
-        if self.whole:
-            step = max(1.0, round(step))
-        first_tick = math.ceil(self.low / step - 1e-9)
-        return [round(k * step, 12) for k in range(first_tick, math.floor(self.high / step + 1e-9) + 1)]
-
-
-def _frame(x_axis: _Axis, y_axis: _Axis, x_title: str, y_title: str, top: float, bottom: float) -> list[str]:
+def _frame(x_axis: Axis, y_axis: Axis, x_title: str, y_title: str, top: float, bottom: float) -> list[str]:
     out = []
     for tick in y_axis.ticks():
         y = y_axis.at(tick)

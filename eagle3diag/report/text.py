@@ -75,17 +75,18 @@ class _Writer:
                 yield from self.wrap(paragraph, first="  ", rest="  ")
         for n, step in enumerate(section.steps, 1):
             yield from self.wrap(step, first=f"  {n:>2}  ", rest=" " * 6)
-        for table in section.tables:
-            yield from self.table(table)
         for figure in section.figures:
             if isinstance(figure, Bars):
                 yield from self.bars(figure)
             elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
                 rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))
                 yield from self.table(Table(("", *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels), title=figure.title))
+        for table in section.tables:
+            yield from self.table(table)
 
     def table(self, table: Table) -> Iterator[str]:
         use = table.narrow or tuple(range(len(table.columns)))
+        use = use[: self.columns // 8]  # a column narrower than six says nothing
         rows = [[visible(row[c]) for c in use] for row in table.rows[:_ROWS]]
         heads = [visible(table.columns[c]) for c in use]
         wide = [max(width(cells[k]) for cells in [heads, *rows]) for k in range(len(use))]

@@ -136,7 +136,11 @@ def browser(binary: str, profile: Path) -> Iterator[Tab]:
         os.dup2(104, 4)
 
     process = subprocess.Popen(
-        [binary, *_FLAGS, f"--user-data-dir={profile}"], preexec_fn=place, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [binary, *_FLAGS, f"--user-data-dir={profile}"],
+        preexec_fn=place,
+        close_fds=False,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(in_read)
     os.close(out_write)

@@ -6,8 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from eagle3diag.audit import Audit, MapCheck, ShapeCheck, TensorLoad
 from eagle3diag.compare import BlockComparison, Comparison, Quantiles, Side, TokenSeries, WorstToken
+from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
 from eagle3diag.findings import Evidence, Finding, Result, Severity
+from eagle3diag.replay import RecordReplay, Replay
+from eagle3diag.serving import Acceptance
+from eagle3diag.weights import WeightReport, weights
 
 HOSTILE = "<script>document.title='pwned'</script>\"'><img src=x onerror=alert(1)>\x1b[31mred\x1b]0;title\x07\u202egpj.exe"
 
@@ -24,7 +31,9 @@ FINDINGS = (
         "Start the server with `--speculative-algorithm EAGLE3`.",
         "Capture again: the live width must be 1728; then measure the accept length.",
     ),
-    Finding("FM-28", Severity.WARNING, "The ids are read one boundary early", "Live block 0 is boundary 1.", (Evidence("margin", 0.1234567),)),
+    Finding(
+        "FM-28", Severity.WARNING, "The ids are read one boundary early", "Live block 0 is boundary 1.", (Evidence("margin", 0.1234567),)
+    ),
     Finding("H8", Severity.NOTE, "The last state is not normed", "As it should be."),
 )
 
@@ -93,3 +102,86 @@ class Oddity(Result):
     @property
     def findings(self) -> tuple[Finding, ...]:
         return ()
+
+
+def acceptance(name: str = "draft", length: float = 1.83) -> Replay:
+    p = tuple(0.55 * 0.6**i for i in range(4))
+    return Replay(
+        draft=name,
+        dump="train",
+        steps=4,
+        rounds=1200,
+        p=p,
+        p_interval=tuple((v - 0.03, v + 0.03) for v in p),
+        c=(0.55, 0.6, 0.6, 0.6),
+        accept_length=length,
+        accept_length_interval=(length - 0.06, length + 0.06),
+        every_position_p=tuple(v + 0.02 for v in p),
+        out_of_vocabulary=0.031,
+        records=tuple(RecordReplay(f"r{i}", 100, length) for i in range(12)),
+    )
+
+
+def checked(name: str = "draft") -> Audit:
+    """A draft of which the loader drops one name and therefore leaves one parameter as it was allocated."""
+    return Audit(
+        draft=name,
+        engine="sglang",
+        engine_version="0.5.23",
+        engine_known=True,
+        loads=(
+            TensorLoad("fc.weight", "fc.weight", "loaded", "model.fc.weight", (576, 1728), "bfloat16"),
+            TensorLoad("midlayer.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight", "dropped", None, (1536, 576), "bfloat16"),
+            TensorLoad("layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.weight", "missing", None, note="left as allocated"),
+            TensorLoad("embed_tokens.weight", "embed_tokens.weight", "borrowed", "model.embed_tokens.weight"),
+        ),
+        shapes=(ShapeCheck("lm_head.weight", (8192, 576), (8192, 512)),),
+        vocabulary=MapCheck(8192, 8192, 1.0, 0.2, 1.0, 1.0, 1.0, 0.1, False, False, 8192),
+        vocab_size=49152,
+        draft_vocab_size=8192,
+        hidden_size=576,
+        target_hidden_size=576,
+        needs_target_width=3.0,
+        aux_boundaries=(2, 15, 27),
+        default_boundaries=(2, 15, 27),
+        tie_word_embeddings=False,
+        norm_before_residual=True,
+        assumed=("rms_norm_eps 1e-6",),
+    )
+
+
+def measured_weights() -> WeightReport:
+    torch.manual_seed(0)
+    learned = torch.outer(torch.randn(48), torch.randn(144)) * 0.05
+    return weights({"fc.weight": torch.randn(48, 144) * 0.02 + learned, "norm.weight": torch.ones(48)})
+
+
+def diagnosis(verdict: str = "FM-01: the flag said EAGLE where EAGLE3 was meant.") -> Diagnosis:
+    """Every part is there; four counterfactuals of which the first lands on the observed value."""
+    played = tuple(
+        Counterfactual(
+            fault, what, length, (length - 0.03, length + 0.03), tuple((length - 1) * 0.6**i for i in range(4)), abs(length - 1.02)
+        )
+        for fault, what, length in (
+            ("FM-01", "one state, fc skipped", 1.03),
+            ("FM-05", "layer left at its start", 1.08),
+            ("FM-28", "states one boundary early", 1.80),
+            ("FM-17", "rope base 10000", 1.52),
+        )
+    )
+    return Diagnosis(
+        verdict=verdict,
+        observed=Acceptance.from_histogram([980, 18, 2], steps=4, slots=5, engine="sglang", engine_version="0.5.23"),
+        replay=acceptance(),
+        live_replay=acceptance(length=1.03),
+        counterfactuals=played,
+        ranked=tuple(
+            Ranked(f, w, played[i] if i < 2 else None, 0.5) for i, (f, w) in enumerate(zip(FINDINGS, (0.7, 0.2, 0.0), strict=True))
+        ),
+        none_of_these=0.1,
+        audit=checked(),
+        comparison=comparison(),
+        weights=measured_weights(),
+        trail=("launch command: sglang, algorithm EAGLE", "log: 12 windows", "compare: 1728 wide trained, 576 wide fed"),
+        missing=("no reference: cannot tell FM-28 from FM-29",),
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +42,14 @@ def gemma3() -> Any:
 
 def multimodal() -> Any:
     """Gemma 3 with a vision tower: the decoder is three levels down, and is handed embeddings instead of ids."""
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 6, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
     config = transformers.Gemma3Config(
         text_config={**SMALL, "sliding_window": 4, "query_pre_attn_scalar": 8}, vision_config=vision, mm_tokens_per_image=4
     )
@@ -86,9 +95,7 @@ def decoder_of(model: Any) -> Any:
 
 
 def hooks_of(model: nn.Module) -> dict[str, Any]:
-    return {
-        f"{name}.{field}": copy.copy(value) for name, m in model.named_modules() for field, value in vars(m).items() if "hook" in field
-    }
+    return {f"{name}.{field}": copy.copy(value) for name, m in model.named_modules() for field, value in vars(m).items() if "hook" in field}
 
 
 @pytest.mark.parametrize("build", MODELS)
@@ -401,7 +408,7 @@ def test_things_without_a_decoder() -> None:
     """The lists of blocks that exist are named."""
     with pytest.raises(CaptureError, match=r"no decoder found.*0 \(2\)"):
         capture(nn.Sequential(nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])))
-    with pytest.raises(CaptureError, match="expected a torch.nn.Module, found str"):
+    with pytest.raises(CaptureError, match=r"expected a torch\.nn\.Module, found str"):
         capture("model")  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match="2 decoders found"):
         capture(nn.ModuleDict({"a": llama().model, "b": llama().model}))
@@ -412,6 +419,32 @@ def test_embeddings_without_ids_are_refused(model: Any) -> None:
     """Rows that no token id belongs to could never be compared."""
     with pytest.raises(CaptureError, match="inputs_embeds without input_ids"), capture(model, boundaries=[1]):
         model(inputs_embeds=torch.randn(1, 4, 32))
+
+
+def test_the_library_does_not_need_transformers() -> None:
+    """capture() finds everything by structure: importing and running it works where Transformers is not installed."""
+    code = """
+import sys
+sys.modules["transformers"] = None
+import torch
+from torch import nn
+from eagle3diag import capture
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed_tokens, self.layers = nn.Embedding(9, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    def forward(self, input_ids):
+        x = self.embed_tokens(input_ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x * 2
+model = Decoder()
+with capture(model, [0, 3]) as tape:
+    model(torch.arange(5)[None])
+record = tape.dump[0]
+assert torch.equal(record.state(0), model.embed_tokens(record.input_ids)) and torch.equal(record.final, record.state(3) * 2)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_the_default_boundaries_are_the_engines(model: Any) -> None:

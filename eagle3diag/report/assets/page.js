@@ -30,15 +30,21 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   // the same drawing in the other theme's colours: the hues are replaced in the text before it is parsed
   const specs = () => JSON.parse(dark.matches ? hues.reduce((t, [light, night]) => t.replaceAll(light, night), text) : text);
-  const themed = (layout) => {
+  const narrow = () => innerWidth < 600;
+  const themed = (layout, traces) => {
     const css = getComputedStyle(root), ink = css.getPropertyValue("--ink").trim(), soft = css.getPropertyValue("--soft").trim();
     const axis = { gridcolor: css.getPropertyValue("--grid").trim(), linecolor: soft };
     layout.font.color = ink;
     layout.hoverlabel = { bgcolor: css.getPropertyValue("--card").trim(), bordercolor: soft, font: { color: ink } };
-    layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink };
+    layout.modebar = { orientation: "v", bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: ink };
     Object.assign(layout.xaxis, axis);
     Object.assign(layout.yaxis, axis);
-    if (innerWidth < 600) { layout.font.size = 11; }
+    if (narrow()) { // a phone: smaller type, room for the legend, and a finger scrolls the page instead of zooming the plot
+      layout.font.size = 11;
+      layout.margin.r = 10;
+      layout.dragmode = false;
+      if (layout.showlegend) layout.height += 18 * traces;
+    }
     return layout;
   };
 
@@ -48,7 +54,7 @@
   const draw = async (figure) => {
     const spec = current[figure.id], live = figure.querySelector(".live");
     live.hidden = false;
-    await Plotly.react(live, spec.data, themed(spec.layout), config);
+    await Plotly.react(live, spec.data, themed(spec.layout, spec.data.length), { ...config, ...spec.config, ...(narrow() ? { displayModeBar: false } : {}) });
     figure.classList.add("is-live");
     drawn.set(figure, true);
     root.dataset.plots = `${drawn.size}/${Object.keys(current).length}`;

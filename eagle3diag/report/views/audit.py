@@ -1,21 +1,24 @@
-"""How an audit is shown: what the engine's loader does with every name, then the checks of config, shapes and vocabulary map."""
+"""How an audit is shown: what the engine's loader does with every name, then shapes, the vocabulary map and the config as read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from eagle3diag.report.form import Page, Section, Table
-from eagle3diag.report.numbers import listed
+from eagle3diag.report.numbers import MISSING, listed, num, percent
 from eagle3diag.report.views.common import engine, path_name, shape, verdict
-from eagle3diag.report.views.generic import cell, records, sections
+from eagle3diag.report.views.generic import cell
 
 if TYPE_CHECKING:
-    from eagle3diag.audit import Audit
+    from eagle3diag.audit import Audit, MapCheck
 
-_ORDER = ("shape_error", "missing", "dropped", "overwritten", "ignored", "borrowed", "loaded")
+_ORDER = ("raises", "missing", "dropped", "overwritten", "ignored", "borrowed", "loaded")
+_MEANING = (
+    "`missing`: the engine's parameter stays as it was allocated. `dropped`: no parameter has that name, and nothing is said. "
+    "`overwritten`: loaded, then replaced by the target's. `borrowed`: the target's is used. `ignored`: not needed in serving."
+)
 
 
 def page(result: Audit) -> Page:
@@ -23,46 +26,67 @@ def page(result: Audit) -> Page:
     name = engine(result.engine, result.engine_version)
     healthy = f"{name} will load {path_name(result.draft)} as it was trained: nothing above a note."
     counts = Counter(load.outcome for load in result.loads)
-    facts = [
+    outcomes = [f"{counts[o]} {o}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]
+    facts = (
         ("draft", result.draft),
-        ("engine", name + ("" if result.engine_known else " (no facts about this version: the nearest known one was used)")),
-    ]
-    if counts:
-        facts.append(
-            (
-                "tensors",
-                listed([f"{counts[o]} {o.replace('_', ' ')}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]),
-            )
-        )
-    return Page("audit", verdict(findings, healthy), tuple(facts), findings, tuple(_sections(result)))
+        ("engine", name if result.engine_known else f"{name} (the version asked for is not known: the rules of this one were used)"),
+        ("tensors", listed(outcomes)),
+        ("fc reads", f"{num(result.needs_target_width)} states of the target ({num(result.target_hidden_size)} wide each)"),
+    )
+    return Page("audit", verdict(findings, healthy), facts, findings, tuple(_sections(result)))
 
 
 def _sections(result: Audit) -> Iterator[Section]:
-    if result.loads:
-        rank = {outcome: i for i, outcome in enumerate(_ORDER)}
-        loads = sorted(result.loads, key=lambda load: (rank.get(load.outcome, -1), load.canonical or load.name or ""))
-        rows = tuple(
-            (load.name or "-", shape(load.shape) if load.shape else "-", load.dtype or "-", load.outcome.replace("_", " "), load.into or "-", load.note)
-            for load in loads
+    rank = {outcome: i for i, outcome in enumerate(_ORDER)}
+    loads = sorted(result.loads, key=lambda load: (rank.get(load.outcome, -1), load.canonical))
+    rows = tuple(
+        (
+            load.name,
+            shape(load.shape) if load.shape is not None else MISSING,
+            load.dtype or MISSING,
+            load.outcome,
+            load.into or MISSING,
+            load.note,
         )
-        columns = ("name in the checkpoint", "shape", "dtype", "outcome", "goes into", "note")
-        yield Section(
-            "What the loader does with every name",
-            "An engine's loader drops what it does not know without a word; trouble first.",
-            tables=(Table(columns, rows, narrow=(0, 1, 3, 4), code=(0, 4)),),
+        for load in loads
+    )
+    columns = ("name", "shape", "dtype", "outcome", "goes into", "note")
+    if rows:
+        table = Table(columns, rows, narrow=(0, 1, 3, 4), code=(0, 4))
+        yield Section("What the loader does with every name", "Trouble first.", paragraphs=(_MEANING,), tables=(table,))
+    differ = tuple((s.name, shape(s.expected), shape(s.found)) for s in result.shapes if s.expected != s.found)
+    if differ:
+        text = "Shapes that the config promises and the file does not hold."
+        yield Section("Shapes", text, tables=(Table(("tensor", "expected", "found"), differ, code=(0,)),))
+    if result.vocabulary is not None:
+        yield _vocabulary(result.vocabulary)
+    config = tuple(
+        (name.replace("_", " "), cell(getattr(result, name)))
+        for name in (
+            "hidden_size",
+            "target_hidden_size",
+            "vocab_size",
+            "draft_vocab_size",
+            "aux_boundaries",
+            "default_boundaries",
+            "tie_word_embeddings",
+            "norm_before_residual",
         )
-    checks: Sequence[Any] = getattr(result, "checks", ())
-    if checks:
-        table = records(checks) if is_dataclass(checks[0]) else Table(("check",), tuple((cell(c),) for c in checks))
-        yield Section("Checks", tables=(table,), terminal=False)
-    config = getattr(result, "config", None)
-    if is_dataclass(config):
-        (fields, *_) = sections(config)
-        yield Section("Config as read", fields.caption, tables=fields.tables, fold=True, terminal=False)
-    elif config:
-        yield Section(
-            "Config as read",
-            tables=(Table(("field", "value"), tuple((str(k), cell(v)) for k, v in dict(config).items()), code=(0,)),),
-            fold=True,
-            terminal=False,
-        )
+    )
+    steps = tuple(f"Assumed: {words}" for words in result.assumed)
+    yield Section("Config as read", steps=steps, tables=(Table(("field", "value"), config),), fold=True, terminal=False)
+
+
+def _vocabulary(check: MapCheck) -> Section:
+    rows = (
+        ("target ids inside the vocabulary", percent(check.in_range_offset), percent(check.in_range_absolute)),
+        ("target ids that are distinct", percent(check.unique_offset), percent(check.unique_absolute)),
+        ("target ids marked in t2d", percent(check.agree_offset), percent(check.agree_absolute)),
+    )
+    facts = f"d2t has {num(check.length)} entries, the config declares {num(check.declared)}" + (
+        f", t2d marks {num(check.marked)}." if check.marked is not None else "; there is no t2d."
+    )
+    columns = ("if d2t holds ...", "offsets (the convention)", "absolute ids")
+    return Section(
+        "Vocabulary map", f"{facts} The reading that fits is the one that was written.", tables=(Table(columns, rows, align="lrr"),)
+    )

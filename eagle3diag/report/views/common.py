@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.report.form import Bar, Series
-from eagle3diag.report.numbers import num, span
+from eagle3diag.report.numbers import span
 
 
 def verdict(findings: Sequence[Finding], healthy: str) -> str:
@@ -49,4 +49,4 @@ def engine(name: str | None, version: str | None) -> str:
 
 
 def shape(size: Sequence[int]) -> str:
-    return "[" + ", ".join(num(n) if n < 10_000 else str(n) for n in size) + "]"
+    return f"[{', '.join(map(str, size))}]"

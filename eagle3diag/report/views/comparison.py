@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from eagle3diag.report.form import Band, Figure, Heat, Lines, Page, Section, Series, Table
@@ -95,6 +95,12 @@ def _sections(result: Comparison) -> Iterator[Section]:
 
 
 def _blocks(blocks: Sequence[BlockComparison]) -> Table:
+    counts: dict[str, Callable[[BlockComparison], int]] = {
+        "zero rows": lambda b: b.zero_rows,
+        "not finite, train": lambda b: b.nonfinite_train,
+        "not finite, live": lambda b: b.nonfinite_live,
+    }
+    broken = {name: count for name, count in counts.items() if any(count(b) for b in blocks)}  # no columns of zeros
     rows = tuple(
         (
             str(b.block),
@@ -108,8 +114,7 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
             num(b.live_norm, 4),
             num(b.norm_ratio, 4),
             num(b.relative_error),
-            num(b.zero_rows),
-            num(b.nonfinite_live + b.nonfinite_train),
+            *(num(count(b)) for count in broken.values()),
         )
         for b in blocks
     )
@@ -125,10 +130,9 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
         "norm, live",
         "live/train",
         "relative error",
-        "zero rows",
-        "not finite",
+        *broken,
     )
-    return Table(columns, rows, align="rl" + "r" * 11, narrow=(0, 1, 3, 5, 9))
+    return Table(columns, rows, align="rl" + "r" * 12, narrow=(0, 1, 3, 5, 9))
 
 
 def _heats(result: Comparison) -> Iterator[Figure]:
@@ -208,13 +212,21 @@ def _tokens(series: Sequence[TokenSeries], index: int, boundaries: dict[int, int
     yield Lines(
         f"norm-{index}",
         "Norm per token",
-        "Solid is live, dashed is train; on a log scale a constant factor is a constant gap. The first token is an attention sink.",
+        "Solid is live, dashed is train; on a log scale a constant factor is a constant gap. "
+        "The first token is an attention sink and may lie far above the range shown.",
         "token position",
         "norm",
         tuple(norms),
         log_y=True,
         whole_x=True,
+        y_range=_range_without_sink(norms),
     )
+
+
+def _range_without_sink(norms: Sequence[Series]) -> tuple[float, float] | None:
+    """The norms of all tokens but the first, which would squeeze the rest into a line."""
+    values = [y for s in norms for x, y in zip(s.x, s.y, strict=True) if x > 0 and math.isfinite(y) and y > 0]
+    return (min(values) / 1.1, max(values) * 1.1) if values else None
 
 
 def _worst(result: Comparison) -> Table:

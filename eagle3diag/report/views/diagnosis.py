@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Section, Series, Table
-from eagle3diag.report.numbers import MISSING, fixed, num, span
+from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
 from eagle3diag.report.views.common import accept_bar, accept_length, by_position, engine, joined, path_name
 
 if TYPE_CHECKING:
-    from eagle3diag.diagnose import Diagnosis
-    from eagle3diag.diagnose import Counterfactual
+    from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
     from eagle3diag.serving import Acceptance
 
 _SHOWN = 12  # counterfactuals in the figures; the table has all of them
@@ -20,11 +19,8 @@ _SHOWN = 12  # counterfactuals in the figures; the table has all of them
 
 def page(result: Diagnosis) -> Page:
     findings = result.findings
-    remarks = []
-    for finding in findings:
-        ranked = next((r for r in result.ranked if r.finding == finding), None)
-        remarks.append(_remark(result, ranked.predicted) if ranked is not None and ranked.predicted is not None else "")
-    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), tuple(remarks))
+    remarks = tuple(_remark(result, ranked) for ranked in result.ranked)
+    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), remarks)
 
 
 def _facts(result: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -43,30 +39,32 @@ def _facts(result: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _observed(seen: Acceptance) -> str:
-    length = f"accept length {seen.accept_length:.2f}" if seen.accept_length is not None else None
+    length = f"accept length {accept_length(seen.length, seen.interval)}" if seen.length is not None else None
     rounds = f"{num(seen.rounds)} rounds" if seen.rounds is not None else None
     steps = f"{seen.steps} steps" if seen.steps is not None else None
     return joined(length, rounds, steps, engine(seen.engine, seen.engine_version)) or MISSING
 
 
-def _remark(result: Diagnosis, predicted: Counterfactual) -> str:
-    words = (
-        f"With this fault alone the replay gives accept length {accept_length(predicted.accept_length, predicted.accept_length_interval)}"
-    )
-    if result.observed is not None and result.observed.accept_length is not None:
-        words += f"; observed is {result.observed.accept_length:.2f}"
-    if result.replay is not None:
-        words += f", without it {result.replay.accept_length:.2f}"
-    return words + "."
+def _remark(result: Diagnosis, ranked: Ranked) -> str:
+    """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
+    words = [f"Share of the explanation: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
+    if ranked.predicted is not None:
+        alone = accept_length(ranked.predicted.accept_length, ranked.predicted.accept_length_interval)
+        beside = [f"{result.observed.length:.2f} is observed"] if result.observed is not None and result.observed.length is not None else []
+        beside += [f"the healthy replay gives {result.replay.accept_length:.2f}"] if result.replay is not None else []
+        words.append(f"The replay with this fault alone gives accept length {alone}" + (f"; {', '.join(beside)}." if beside else "."))
+    return " ".join(words)
 
 
 def _sections(result: Diagnosis) -> Iterator[Section]:
     figures = tuple(_figures(result))
     if figures or result.counterfactuals:
         tables = (_counterfactuals(result),) if result.counterfactuals else ()
+        rest = f"{percent(result.none_of_these, 0)} is kept for a cause that is not among the findings." if result.none_of_these > 0 else ""
         yield Section(
             "Observed and predicted",
             "Each counterfactual is the healthy replay with one thing broken. The one that lands on the observed value explains it.",
+            paragraphs=(rest,) if rest else (),
             tables=tables,
             figures=figures,
         )
@@ -77,7 +75,7 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
     if result.audit is not None:
         yield from audit.page(result.audit).grouped("Evidence: the checkpoint under the engine", prefix="audit-")
     if result.comparison is not None:
-        yield from comparison.page(result.comparison).grouped("Evidence: train against live", prefix="compare-")
+        yield from comparison.page(result.comparison).grouped("Evidence: train against live", prefix="compare-", fold=False)
     if result.weights is not None:
         yield from weights.page(result.weights).grouped("Evidence: the weights", prefix="weights-")
     if result.replay is not None:
@@ -92,17 +90,20 @@ def _nearest(result: Diagnosis) -> list[Counterfactual]:
 def _figures(result: Diagnosis) -> Iterator[Figure]:
     bars: list[Bar] = []
     series: list[Series] = []
-    observed = result.observed.accept_length if result.observed is not None else None
+    observed = result.observed.length if result.observed is not None else None
     if result.observed is not None and observed is not None:
-        bars.append(Bar("observed on the server", observed, hue=4))
+        bars.append(accept_bar("observed on the server", observed, result.observed.interval, 4))
         if result.observed.p:
             series.append(by_position("observed", result.observed.p, hue=4, dashed=True))
     if result.replay is not None:
         bars.append(accept_bar("replay, healthy", result.replay.accept_length, result.replay.accept_length_interval, 0))
         series.append(by_position("replay, healthy", result.replay.p, hue=0))
+    if result.live_replay is not None:
+        bars.append(accept_bar("replay on what live fed", result.live_replay.accept_length, result.live_replay.accept_length_interval, 2))
+        series.append(by_position("replay on what live fed", result.live_replay.p, hue=2, dashed=True))
     near = _nearest(result)
     bars += [accept_bar(f"{c.fault} {c.name}".strip(), c.accept_length, c.accept_length_interval, 1) for c in near[:_SHOWN]]
-    series += [by_position(f"{c.fault} {c.name}".strip(), c.p, hue=hue) for hue, c in zip((1, 2, 3), near, strict=False) if c.p]
+    series += [by_position(f"{c.fault} {c.name}".strip(), c.p, hue=hue) for hue, c in zip((1, 3, 5), near, strict=False) if c.p]
     if len(bars) > 1:
         mark = Band(observed, observed, "observed") if observed is not None else None
         yield Bars(

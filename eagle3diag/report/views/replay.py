@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ def positions(result: Replay) -> Table:
 
 
 def _vocabulary(result: Replay) -> str:
+    if math.isnan(result.out_of_vocabulary):
+        return ""
     if not result.out_of_vocabulary:
         return "Every token that the target chose is in the draft's vocabulary."
     share = percent(result.out_of_vocabulary)

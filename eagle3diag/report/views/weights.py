@@ -64,38 +64,25 @@ def _tensors(result: WeightReport) -> Table:
         (
             t.name,
             shape(t.shape),
-            t.dtype,
-            num(t.mean),
             num(t.std, 4),
-            num(t.abs_mean, 4),
-            num(t.max_abs),
             num(t.kurtosis),
-            t.nearest_null or MISSING,
             _outside(t),
             percent(t.spectrum.outside_energy) if t.spectrum else MISSING,
             num(t.row_norms.cv) if t.row_norms else MISSING,
+            t.nearest_null or MISSING,
+            num(t.mean),
+            num(t.abs_mean, 4),
+            num(t.max_abs),
             num(t.zero_rows),
             num(t.nonfinite),
+            t.dtype,
         )
         for t in result.tensors
     )
-    columns = (
-        "tensor",
-        "shape",
-        "dtype",
-        "mean",
-        "std",
-        "mean |w|",
-        "max |w|",
-        "kurtosis",
-        "nearest init",
-        "above the edge",
-        "their energy",
-        "row norm cv",
-        "zero rows",
-        "not finite",
-    )
-    return Table(columns, rows, align="lllrrrrrlrrrrr", narrow=(0, 1, 4, 7, 9), code=(0, 8))
+    norms = ("above the edge", "their energy", "row norm cv")
+    moments = ("mean", "mean |w|", "max |w|", "zero rows", "not finite", "dtype")
+    columns = ("tensor", "shape", "std", "kurtosis", *norms, "nearest init", *moments)
+    return Table(columns, rows, align="llrrrrrlrrrrrl", narrow=(0, 1, 2, 3, 4), code=(0, 7))
 
 
 def _outside(t: TensorWeights) -> str:

@@ -1,0 +1,128 @@
+"""The audit on a small draft: what each SGLang version loads, what the map means, and which oddities are legal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eagle3diag.audit import audit
+from eagle3diag.engines import Version, split_engine
+from eagle3diag.engines.sglang import default_boundaries, destination
+from eagle3diag.errors import BadArgument
+from eagle3diag.faults.repair import layer_prefix, repaired
+from eagle3diag.findings import Severity
+from small import small_draft
+
+
+def test_a_sound_draft_loads_whole_and_is_silent() -> None:
+    """Everything is loaded, the embedding is borrowed, t2d is not used in serving."""
+    result = audit(small_draft())
+
+    assert result.ok and not result.findings
+    assert {load.outcome for load in result.loads} == {"loaded", "borrowed", "ignored"}
+    assert result.needs_target_width == 3
+
+
+@pytest.mark.parametrize(
+    ("prefix", "engine", "outcome"),
+    [
+        ("midlayer.", "0.4.8", "loaded"), ("midlayer.", "0.5.11", "loaded"), ("midlayer.", "0.5.23", "loaded"),
+        ("layers.0.", "0.4.8", "raises"), ("layers.0.", "0.5.11", "dropped"), ("layers.0.", "0.5.12", "loaded"),
+        ("model.layers.0.", "0.5.23", "loaded"), ("draft_layers.0.", "0.5.23", "dropped"), ("eagle_module.midlayer.", "0.5.8", "dropped"),
+    ],
+)  # fmt: skip
+def test_layer_names_by_version(prefix: str, engine: str, outcome: str) -> None:
+    """The table of sglang.md 1.3 and 1.4: the same file loads whole, loses its layer in silence, or ends the start-up."""
+    draft = small_draft().replace(rename=lambda name: name.replace("midlayer.", prefix))
+
+    loads = audit(draft, engine=f"sglang=={engine}").loads
+
+    assert next(load.outcome for load in loads if load.name.endswith("q_proj.weight") and load.shape) == outcome
+    assert any(load.outcome == "missing" for load in loads) is (outcome != "loaded")
+    assert [f.fault for f in audit(draft, engine=f"sglang=={engine}").findings if f.severity is Severity.ERROR] == (
+        [] if outcome == "loaded" else ["FM-05"]
+    )
+
+
+def test_lost_layer_is_recognised_by_its_endings() -> None:
+    """A layer under an unknown prefix is found again; a half-missing one is not invented."""
+    whole = small_draft()
+    lost = whole.replace(rename=lambda name: name.replace("midlayer.", "a.b."))
+
+    assert layer_prefix(whole) is None
+    assert layer_prefix(lost) == "a.b."
+    assert repaired(lost).canonical().keys() == whole.canonical().keys()
+    assert layer_prefix(lost.replace(tensors={"a.b.mlp.up_proj.weight": None})) is None
+
+
+def test_an_unknown_version_is_a_finding() -> None:
+    """The nearest rules are used, and said to be."""
+    result = audit(small_draft(), engine="sglang==0.9.0")
+
+    assert not result.engine_known
+    assert [f.fault for f in result.findings] == ["C0"]
+    assert result.ok
+
+
+def test_unknown_engine_is_an_error() -> None:
+    """An engine without facts is bad input."""
+    with pytest.raises(BadArgument, match="known: sglang"):
+        audit(small_draft(), engine="llama.cpp")
+
+
+def test_zero_map_with_equal_vocabularies_is_legal() -> None:
+    """All-zero d2t is the identity when nothing was reduced."""
+    draft = small_draft()
+    v = draft.config.vocab_size
+    full = draft.replace(
+        tensors={"lm_head.weight": torch.randn(v, 32), "d2t": torch.zeros(v, dtype=torch.int64), "t2d": torch.ones(v, dtype=torch.bool)},
+        config={"draft_vocab_size": v},
+    )
+
+    assert audit(full).ok
+
+
+def test_a_null_draft_vocabulary_borrows_the_head() -> None:
+    """No lm_head is legal when the config says null; a fault when it promises a size."""
+    draft = small_draft().replace(tensors={"lm_head.weight": None})
+
+    assert [f.fault for f in audit(draft).findings] == ["FM-06"]
+
+
+def test_frequency_ordered_map_is_legal() -> None:
+    """Negative and non-monotone offsets are what ModelOpt and Automodel write."""
+    draft = small_draft()
+    ids = draft.vocabulary.draft_ids.flip(0)  # type: ignore[union-attr]
+    shuffled = draft.replace(tensors={"d2t": ids - torch.arange(len(ids))})
+
+    assert audit(shuffled).ok
+
+
+def test_wrong_shape_is_named() -> None:
+    """A head that does not fit the declared draft vocabulary."""
+    result = audit(small_draft().replace(tensors={"lm_head.weight": torch.randn(60, 32)}))
+
+    assert [s.name for s in result.shapes] == ["lm_head.weight"]
+    assert "K2" in [f.fault for f in result.findings]
+
+
+def test_dropped_bias_is_a_warning() -> None:
+    """Trained, but no parameter of SGLang's class takes it."""
+    result = audit(small_draft().replace(tensors={"midlayer.self_attn.q_proj.bias": torch.randn(32)}))
+
+    assert [(f.fault, f.severity) for f in result.findings] == [("K1", Severity.WARNING)]
+
+
+def test_versions_sort_and_default_boundaries() -> None:
+    """Post releases lie between their neighbours; the default layers are those of every llama-like target."""
+    assert sorted(["0.5.12", "0.5.5.post3", "0.5.5", "0.5.6"], key=Version.parse) == ["0.5.5", "0.5.5.post3", "0.5.6", "0.5.12"]
+    assert split_engine("SGLang==0.5.8") == ("sglang", "0.5.8")
+    assert default_boundaries(61) == (2, 30, 58)
+    with pytest.raises(BadArgument):
+        Version.parse("latest")
+
+
+def test_maps_are_found_under_any_prefix() -> None:
+    """SGLang takes any name that contains d2t."""
+    assert destination("model.d2t", Version.parse("0.5.23")) == "d2t"
+    assert destination("x.t2d", Version.parse("0.5.8")) == "t2d"
