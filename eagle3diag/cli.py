@@ -146,7 +146,8 @@ def _capture(args: argparse.Namespace) -> int:
 def _demo(args: argparse.Namespace) -> int:
     from eagle3diag import demo
 
-    return int(demo.main(args.rest) or 0)
+    demo.run(args.target, args.samples, args.html)
+    return CLEAN
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -206,8 +207,10 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
     verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
 
-    verb = _verb(verbs, "demo", _demo, "break a small draft in a known way and find the fault (no data needed)", result=False)
-    verb.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="arguments of the demo; try: eagle3diag demo -- --help")
+    verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
+    verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")
+    verb.add_argument("--samples", metavar="PATH", help="default: data_samples of the checkout")
+    verb.add_argument("--html", metavar="PATH", default="out/demo.html", help="the report to write (default: %(default)s)")
     return parser
 
 

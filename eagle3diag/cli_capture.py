@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
         raise MissingDependency("capture runs the target in Transformers", hint="pip install 'eagle3diag[hf]'") from error
     from eagle3diag.capture import capture
     from eagle3diag.capture.structure import find_decoder
+    from eagle3diag.dumps import DumpWriter
 
     if not Path(args.target, "config.json").is_file():  # a name would be looked up on a hub, and the dump would not say which files it got
         raise UnreadableFile("not a folder with a config.json", where=args.target, hint="give the folder of a checkpoint on disk")
@@ -35,16 +37,22 @@ def run(args: argparse.Namespace) -> int:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
     boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
     asked = [_ids(line, tokenizer, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
-    with capture(model, boundaries, out=args.out, side=args.side) as tape, torch.inference_mode():
-        for prompt, answer in track(asked, "prompts"):
-            row = torch.tensor([prompt], device=model.device)
-            if args.max_new and not answer:
-                model.generate(row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=args.max_new)
-                continue
-            # prompt and answer go through in two steps, so that the dump knows where the answer begins
-            cache = model(input_ids=row, use_cache=bool(answer)).past_key_values
-            if answer:
-                model(input_ids=torch.tensor([answer], device=model.device), past_key_values=cache, use_cache=True)
+    with ExitStack() as open_writer, torch.inference_mode():
+        writer: DumpWriter | None = None
+        for n, (prompt, answer) in enumerate(track(asked, "prompts")):
+            with capture(model, boundaries, side=args.side) as tape:  # one tape per prompt: it is written and let go at once
+                row = torch.tensor([[*prompt, *answer]], device=model.device)
+                if args.max_new and not answer:
+                    model.generate(row, attention_mask=torch.ones_like(row), do_sample=False, max_new_tokens=args.max_new)
+                else:
+                    model(input_ids=row, use_cache=False)
+            dump, record = tape.dump, tape.dump[0]
+            if writer is None:
+                made = DumpWriter(args.out, args.side, dump.target, dump.engine, dump.engine_version, tape.boundaries)
+                writer = open_writer.enter_context(made)
+            states = {b: record.state(b) for b in tape.boundaries}
+            name, length = f"prompt-{n:05}", min(len(prompt), len(record.input_ids))
+            writer.add(name=name, input_ids=record.input_ids, states=states, final=record.final, prompt_length=length)
     print(f"wrote {len(asked)} sequences at boundaries {', '.join(map(str, tape.boundaries))} to {args.out}")
     return 0
 
@@ -55,7 +63,9 @@ def _boundaries(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise BadArgument(f"--boundaries {text!r}", where="capture", hint="whole numbers with commas between, such as 2,15,27; or all") from None
+        raise BadArgument(
+            f"--boundaries {text!r}", where="capture", hint="whole numbers with commas between, such as 2,15,27; or all"
+        ) from None
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,19 +36,20 @@ class Samples:
         return read_acceptance(self.server(name) / "acceptance.json")
 
 
-def main(argv: Sequence[str] = ()) -> int:
-    """Run the demo; returns 0. See ``eagle3diag demo --help``."""
-    parser = argparse.ArgumentParser(prog="eagle3diag demo", description=__doc__)
-    parser.add_argument("--target", type=Path, default=cached_target(), help="folder of SmolLM2-135M-Instruct (default: %(default)s)")
-    parser.add_argument("--samples", type=Path, default=Path(__file__).resolve().parent.parent / "data_samples", help="default: %(default)s")
-    parser.add_argument("--html", type=Path, default=Path("out/demo.html"), help="the report to write (default: %(default)s)")
-    args = parser.parse_args(list(argv))
-    if not (args.samples / "draft").is_dir():
-        raise BadArgument("there are no samples here", where=args.samples, hint="run the demo from a checkout, or give --samples")
-    if not args.target.is_dir():
-        raise BadArgument("the samples' target is not there", where=args.target, hint="`make demo` builds it; or give --target")
-    tell(Samples(args.samples, args.target), args.html)
-    return 0
+def run(target: str | None = None, samples: str | None = None, html: str = "out/demo.html") -> Diagnosis:
+    """Tell the case; None means the checkout's samples, and the target that ``make demo`` builds in the user's cache.
+
+    Raises
+    ------
+    BadArgument: samples or target are not there.
+    """
+    root = Path(samples) if samples else Path(__file__).resolve().parent.parent / "data_samples"
+    base = Path(target) if target else cached_target()
+    if not (root / "draft").is_dir():
+        raise BadArgument("there are no samples here", where=root, hint="run the demo from a checkout, or give --samples")
+    if not base.is_dir():
+        raise BadArgument("the samples' target is not there", where=base, hint="`make demo` builds it; or give --target")
+    return tell(Samples(root, base), Path(html))
 
 
 def tell(samples: Samples, html: Path) -> Diagnosis:
@@ -226,5 +226,6 @@ def _say(words: str) -> None:
 
 
 def cached_target() -> Path:
+    """Where ``make demo`` builds the samples' target."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "eagle3diag" / "SmolLM2-135M-Instruct"

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hypothesis import HealthCheck, settings
 from safetensors.torch import save_file
+from small import VD, H, V, small_draft
 from torch import Tensor
 
 from eagle3diag.checkpoints import Draft, Target
 from eagle3diag.dumps import DumpWriter, HiddenStates, TargetIdentity
-from small import VD, H, V, small_draft
+
+#: Property tests: repeatable, light, and free to share a folder that no example changes.
+LIGHT = settings(deadline=None, derandomize=True, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 BLOCKS = 6
 #: What ``small_draft`` declares as output ids [1, 2, 3].
@@ -41,7 +45,7 @@ def speculators_config(**changes: Any) -> dict[str, Any]:
     layer = {
         "model_type": "llama", "hidden_size": H, "head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
         "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}, "vocab_size": V,
-        "max_position_embeddings": 512, "attention_bias": False,
+        "max_position_embeddings": 512, "attention_bias": False, "hidden_act": "silu",
     }  # fmt: skip
     top = {
         "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "draft_vocab_size": VD, "target_hidden_size": None,

@@ -26,56 +26,59 @@ class Fields:
 
     def value(self, *names: str) -> Any:
         """The first of ``names`` that is there and not null; a dot descends into a nested object."""
+        return self._first(names)[1]
+
+    def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
         for name in names:
             at: Any = self.raw
             for part in name.split("."):
                 at = at.get(part) if isinstance(at, Mapping) else None
             if at is not None:
-                return at
-        return None
+                return name, at
+        return names[0], None
 
     def integer(self, *names: str) -> int | None:
         """A positive whole number, or None when absent."""
-        found = self.value(*names)
+        name, found = self._first(names)
         if found is None:
             return None
         if isinstance(found, float) and found.is_integer():
             found = int(found)
         if type(found) is not int or not 0 < found < 1 << 40:
-            raise self.wrong(names[0], found, "a positive whole number")
+            raise self.wrong(name, found, "a positive whole number")
         return found
 
     def number(self, *names: str) -> float | None:
         """A finite number above zero, or None when absent."""
-        found = self.value(*names)
+        name, found = self._first(names)
         if found is None:
             return None
         if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise self.wrong(names[0], found, "a number")
+            raise self.wrong(name, found, "a number")
         try:
             found = float(found)
         except OverflowError:
             found = math.inf
         if not (math.isfinite(found) and found > 0):
-            raise self.wrong(names[0], found, "a finite number above zero")
+            raise self.wrong(name, found, "a finite number above zero")
         return found
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """True or false; absent means ``default``."""
-        found = self.value(*names)
+        name, found = self._first(names)
         if found is None:
             return default
         if not isinstance(found, (bool, int)):
-            raise self.wrong(names[0], found, "true or false")
+            raise self.wrong(name, found, "true or false")
         return bool(found)
 
     def text(self, *names: str) -> str | None:
         """A string, or None when absent."""
-        found = self.value(*names)
+        name, found = self._first(names)
         if found is None:
             return None
         if not isinstance(found, str):
-            raise self.wrong(names[0], found, "a string")
+            raise self.wrong(name, found, "a string")
         return found
 
     def numbers(self, name: str) -> tuple[int, ...] | None:

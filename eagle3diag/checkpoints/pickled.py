@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 import warnings
@@ -16,6 +17,8 @@ from eagle3diag.errors import UnreadableFile, UnsafeFile
 #: Where trainers put the weights when the file holds more than them (SpecForge's ``training_state.pt`` has ``draft_state_dict``).
 _NESTED = ("draft_state_dict", "model_state_dict", "state_dict", "module", "model")
 _INSTEAD = "save the weights as safetensors where you trust the file: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+#: Enough for the pickle in front of the tensors' bytes.
+_SCANNED = 1 << 24
 _AGAIN = "copy or download the file again"
 
 
@@ -63,7 +66,8 @@ def _wants_code(path: Path, message: str, zipped: bool) -> bool:
         return any(word in message for word in ("GLOBAL", "global", "blocked", "allowlist", "allowed"))
     try:
         with path.open("rb") as file:
-            return any(opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "REDUCE") for opcode, _, _ in pickletools.genops(file))
+            head = io.BytesIO(file.read(_SCANNED))  # from memory: a damaged length cannot ask for more than is there
+        return any(opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "REDUCE") for opcode, _, _ in pickletools.genops(head))
     except (ValueError, IndexError, EOFError, OSError, UnicodeError):
         return False
 

@@ -87,7 +87,14 @@ class DumpWriter:
         if name in self._names:
             raise BadArgument(f"the record name {name!r} is taken", where=self._folder, hint="name every record differently")
         parts = checked_parts(
-            name, prompt_length, input_ids=input_ids, states=states, features=features, final=final, positions=positions, loss_mask=loss_mask
+            name,
+            prompt_length,
+            input_ids=input_ids,
+            states=states,
+            features=features,
+            final=final,
+            positions=positions,
+            loss_mask=loss_mask,
         )
         for part, tensor in parts.items():
             copy = tensor.to("cpu", copy=True).contiguous()  # engines reuse their buffers: what is kept must be ours

@@ -31,7 +31,9 @@ def checked_parts(name: object, prompt_length: object, *, states: Mapping[int, A
         raise BadArgument(f"there is no part {unknown[0]!r}", where=where, hint=f"known are {', '.join(known)}")
     for b in states or {}:
         if type(b) is not int or b < 0:
-            raise BadArgument(f"states has the key {b!r}, expected a boundary: 0 for the embedding, i for the state after i blocks", where=where)
+            raise BadArgument(
+                f"states has the key {b!r}, expected a boundary: 0 for the embedding, i for the state after i blocks", where=where
+            )
     if given.get("input_ids") is None:
         raise BadArgument("has no input_ids", where=where)
     parts = {n: torch.as_tensor(t).detach() for n, t in given.items() if t is not None}

@@ -46,7 +46,9 @@ class Record:
     def _need(self, name: str) -> Tensor:
         tensor = self.part(name)
         if tensor is None:
-            raise MissingPart(f"the dump stores no {name!r} for this record", where=f"record {self.name}", hint="capture again with that part")
+            raise MissingPart(
+                f"the dump stores no {name!r} for this record", where=f"record {self.name}", hint="capture again with that part"
+            )
         return tensor
 
     @property
@@ -132,7 +134,9 @@ class HiddenStates(Sequence[Record]):
         made = tuple(_in_memory(i, r, declared) for i, r in enumerate(records))
         names = [r.name for r in made]
         if len(set(names)) < len(names):
-            raise BadArgument(f"two records are named {next(n for n in names if names.count(n) > 1)!r}", hint="name every record differently")
+            raise BadArgument(
+                f"two records are named {next(n for n in names if names.count(n) > 1)!r}", hint="name every record differently"
+            )
         return cls(made, side=side, target=target, boundaries=declared, **facts)
 
     @overload

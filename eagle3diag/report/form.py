@@ -14,7 +14,7 @@ class Table:
     """Cells are text already, so every rendering shows the same digits.
 
     ``align`` has one letter per column, ``l`` or ``r``; ``narrow`` names the columns that a terminal of 80 columns has room
-    for (all when empty); ``code`` names the columns that hold names to be set in a fixed-width face.
+    for (all when empty), ``terminal`` is False where a drawing there says the same; ``code`` names the columns that hold names to be set in a fixed-width face.
     """
 
     columns: tuple[str, ...]
@@ -23,6 +23,7 @@ class Table:
     narrow: tuple[int, ...] = ()
     code: tuple[int, ...] = ()
     title: str = ""
+    terminal: bool = True
 
     def side(self, column: int) -> str:
         return self.align[column] if column < len(self.align) else "l"

@@ -78,7 +78,7 @@ def thin(x: Sequence[float], y: Sequence[float], limit: int, *, log: bool = Fals
         return tuple(x), tuple(y)
     stretches = max(1, limit // 2)
     if log:
-        edges = sorted({0, n, *(round(n ** (k / stretches)) for k in range(stretches))})
+        edges = sorted({0, n, *(round(n ** (k / stretches)) for k in range(1, stretches))})
     else:
         edges = [k * n // stretches for k in range(stretches + 1)]
     keep: list[int] = []

@@ -81,7 +81,7 @@ class _Writer:
             elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
                 rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))
                 yield from self.table(Table(("", *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels), title=figure.title))
-        for table in section.tables:
+        for table in filter(lambda t: t.terminal, section.tables):
             yield from self.table(table)
 
     def table(self, table: Table) -> Iterator[str]:
@@ -91,9 +91,8 @@ class _Writer:
         heads = [visible(table.columns[c]) for c in use]
         wide = [max(width(cells[k]) for cells in [heads, *rows]) for k in range(len(use))]
         spare = self.columns - 2 - 2 * (len(use) - 1)
-        while sum(wide) > spare and max(wide) > 6:  # the widest column gives way first
-            widest = wide.index(max(wide))
-            wide[widest] -= min(sum(wide) - spare, wide[widest] - 6)
+        while sum(wide) > spare and max(wide) > 6:  # whichever column is the widest gives way
+            wide[wide.index(max(wide))] -= 1
 
         def line(cells: list[str]) -> str:
             parts = []

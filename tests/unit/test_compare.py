@@ -398,6 +398,15 @@ def test_records_are_found_by_their_ids_when_names_differ_or_lie() -> None:
     assert result.aligned_tokens == 128 and not result.unaligned and result.blocks[0].relative_error == 0
 
 
+def test_a_name_is_not_believed_when_another_record_fits_better() -> None:
+    """Two answers to one long prompt, whose names are swapped: the shared prompt does not tie them to the wrong record."""
+    one, two = record("r0", 40, 0), record("r1", 40, 0)
+    two["input_ids"] = torch.cat([two["input_ids"][:30], (two["input_ids"][30:] + 1) % 50])
+    two["states"] = {b: torch.cat([s[:30], s[30:] * 3]) for b, s in two["states"].items()}
+    result = compare(dump([one, two]), dump([two | {"name": "r0"}, one | {"name": "r1"}], "live"))
+    assert result.aligned_tokens == 80 and not result.unaligned and {b.relative_error for b in result.blocks} == {0.0}
+
+
 @pytest.mark.parametrize("shorter", ["live", "train"])
 def test_the_common_prefix_is_compared(shorter: str) -> None:
     """The last tokens of an answer are never fed, and trainers cut long samples: neither is a difference."""

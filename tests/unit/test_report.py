@@ -247,18 +247,19 @@ def test_every_figure_has_caption_drawing_and_table() -> None:
 
 
 def test_lists_that_do_not_fit_are_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the numbers would pass the limit, the longest lists go, and the foot of the page says which."""
-    monkeypatch.setattr(page_of, "_plotly", lambda: (None, ""))
-    result = reports.given(reports.comparison(), *reports.FINDINGS)
-    limit = len(page_of.page(result).encode()) - 50_000
-    monkeypatch.setattr(page_of, "LIMIT", limit)
-    page = page_of.page(result)
-    numbers = json.loads(Elements(page).scripts["result"])
+    """When the numbers would pass the limit they lose digits, then the longest lists go, and the foot of the page says which."""
+    body = {"findings": ["f"] * 50, "short": [1 / 3] * 3, "long": [1 / 3] * 300}
 
-    assert len(page.encode()) < limit
-    assert numbers["series"][0]["cosine"] == {"left_out": 100}
-    assert len(numbers["findings"]) == 3
+    assert page_of._within(body, 100_000) == (page_of._json(body), [])
+    assert json.loads(page_of._within(body, 4_000)[0])["long"] == [0.333333] * 300
+    text, left_out = page_of._within(body, 1_000)
+    assert json.loads(text) == {"findings": ["f"] * 50, "short": [0.333333] * 3, "long": {"left_out": 300}}
+    assert left_out == ["long"]
+
+    monkeypatch.setattr(page_of, "LIMIT", 0)
+    page = page_of.page(reports.given(reports.comparison(), *reports.FINDINGS))
     assert "except for the long lists" in page
+    assert len(json.loads(Elements(page).scripts["result"])["findings"]) == 3
 
 
 def test_plotly_uploads_nothing() -> None:

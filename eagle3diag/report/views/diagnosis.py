@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -83,8 +84,9 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
 
 
 def _nearest(result: Diagnosis) -> list[Counterfactual]:
-    """Those that land closest to what was observed first; without an observation as they come."""
-    return sorted(result.counterfactuals, key=lambda c: c.distance if c.distance is not None else float("inf"))
+    """Those of the faults that were found, then the others; in each, what lands closest to the observed value first."""
+    found = {f.fault for f in result.findings}
+    return sorted(result.counterfactuals, key=lambda c: (c.fault not in found, c.distance if c.distance is not None else math.inf))
 
 
 def _figures(result: Diagnosis) -> Iterator[Figure]:
