@@ -14,6 +14,7 @@ from eagle3diag.compare import Comparison, compare
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import at, known_version
 from eagle3diag.engines.sglang import ACCEPT_RATE
+from eagle3diag.repair import map_is_lost, repaired
 from eagle3diag.replay import Change, Net, Replay, build, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
 from eagle3diag.weights import WeightReport, weights
@@ -135,8 +136,12 @@ class Case:
 
     @cached_property
     def net(self) -> Net | None:
-        """The draft as a healthy engine would run it."""
-        if self.draft is None or (self.target is None and "embed_tokens.weight" not in self.draft.canonical()):
+        """The draft as a healthy engine would run it; None when it cannot be built, as without a target or with its map lost for good."""
+        if (
+            self.draft is None
+            or map_is_lost(self.healthy_draft)
+            or (self.target is None and "embed_tokens.weight" not in self.draft.canonical())
+        ):
             return None
         return build(self.healthy_draft, self.target)
 
@@ -144,8 +149,6 @@ class Case:
     def healthy_draft(self) -> Draft:
         """The draft with what is certainly repairable repaired: lost layer names are recognised by their ending, absolute ``d2t`` is
         taken as such. Replays start from it, so that a fault in the files does not hide what the weights can do."""
-        from eagle3diag.faults.repair import repaired
-
         assert self.draft is not None
         return repaired(self.draft)
 

@@ -206,7 +206,9 @@ def _verdict(report: Diagnosis) -> str:
     for ranked in report.ranked:
         if ranked.finding.severity.label == "note":
             continue
-        lines.append(textwrap.fill(f"{ranked.finding.fault}  {ranked.finding.title}", WIDTH, initial_indent="  ✖ ", subsequent_indent="    "))
+        lines.append(
+            textwrap.fill(f"{ranked.finding.fault}  {ranked.finding.title}", WIDTH, initial_indent="  ✖ ", subsequent_indent="    ")
+        )
         if ranked.predicted is not None:
             lines.append(f"    replayed with this fault alone: accept length {ranked.predicted.accept_length:.2f}")
         lines.append(textwrap.fill(f"fix: {ranked.finding.fix}", WIDTH, initial_indent="    ", subsequent_indent="         "))

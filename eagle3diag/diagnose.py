@@ -13,6 +13,7 @@ from eagle3diag.compare import Comparison
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults import catalogue, detect
 from eagle3diag.findings import Evidence, Finding, Result, Severity
+from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
 from eagle3diag.weights import WeightReport
@@ -264,7 +265,9 @@ def _trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[
     if case.log is not None:
         yield f"log: {len(case.log.lines)} windows with an accept length, accept rate of the {case.log.rate_kind} kind"
     if case.observed is not None and case.observed.length is not None:
-        yield f"observed: accept length {case.observed.length:.2f}" + (f" over {case.observed.rounds} rounds" if case.observed.rounds else "")
+        yield f"observed: accept length {case.observed.length:.2f}" + (
+            f" over {case.observed.rounds} rounds" if case.observed.rounds else ""
+        )
     if case.audit is not None:
         counts = {o: len(case.audit.outcome(o)) for o in ("loaded", "borrowed", "dropped", "missing")}
         yield f"audit under {case.audit.engine} {case.audit.engine_version}: " + ", ".join(f"{n} {o}" for o, n in counts.items() if n)
@@ -284,7 +287,9 @@ def _trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[
 def _missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
     if case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
-    if case.draft is not None and case.net is None:
+    if case.draft is not None and map_is_lost(case.healthy_draft):
+        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t beside the training data"
+    elif case.draft is not None and case.net is None:
         yield "no target: the draft borrows its embedding, so nothing could be replayed; pass --target FOLDER"
     if case.net is not None and case.train is None:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"

@@ -41,7 +41,11 @@ class Evidence:
 
     def __str__(self) -> str:
         value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
-        return f"{self.name}: {value}" + (f" (expected {self.expected})" if self.expected else "") + (f" [{self.source}]" if self.source else "")
+        return (
+            f"{self.name}: {value}"
+            + (f" (expected {self.expected})" if self.expected else "")
+            + (f" [{self.source}]" if self.source else "")
+        )
 
 
 @dataclass(frozen=True)

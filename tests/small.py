@@ -23,7 +23,10 @@ def small_draft(seed: int = 0) -> Draft:
         "mlp.gate_proj": (INNER, H), "mlp.up_proj": (INNER, H), "mlp.down_proj": (H, INNER),
     }  # fmt: skip
     tensors = {f"midlayer.{name}.weight": w(*shape) for name, shape in names.items()}
-    tensors |= {f"midlayer.{name}.weight": torch.rand(H, generator=g) + 0.5 for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}
+    tensors |= {
+        f"midlayer.{name}.weight": torch.rand(H, generator=g) + 0.5
+        for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    }
     tensors |= {"fc.weight": w(H, 3 * H), "norm.weight": torch.rand(H, generator=g) + 0.5, "lm_head.weight": w(VD, H)}
     tensors |= {"d2t": ids - torch.arange(VD), "t2d": torch.zeros(V, dtype=torch.bool).index_fill_(0, ids, True)}
     config = {

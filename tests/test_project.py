@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from eagle3diag import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,16 +36,51 @@ def test_make_help_lists_every_target() -> None:
     assert phony == set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
 
 
-def test_readme_is_true(samples: Path) -> None:
-    """Make targets, paths and verbs that the README names exist; its excerpt is the fixture that the demo's test renders."""
+def test_readme_names_what_exists() -> None:
+    """Make targets, paths and verbs that the README names exist."""
     readme = (ROOT / "README.md").read_text()
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
     assert set(re.findall(r"`make ([a-z-]+)`", readme)) <= targets
     for link in re.findall(r"\]\(([^)#:]+)\)", readme):
         assert (ROOT / link).exists(), link
-    verbs = {"diagnose", "compare", "audit", "weights", "replay", "capture", "demo"}
-    assert {v for v in re.findall(r"eagle3diag (\w+) -", readme)} <= verbs
+    for folder in re.findall(r"`(eagle3diag/\w+(?:\.py)?)`", readme):
+        assert (ROOT / folder).exists(), folder
+
+
+def test_readme_excerpt_is_what_the_command_prints(
+    target_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of the README, run: the same words in the same lines. Digits of replays may differ by processor and are masked."""
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text()
+    command = re.search(r"```sh\nS=(\S+)\n(eagle3diag diagnose .*?)```", readme, re.DOTALL)
+    excerpt = re.search(r"```text\n(eagle3diag diagnose .*?)```", readme, re.DOTALL)
+    assert command and excerpt
+    words = shlex.split(command[2].replace("\\\n", " ").replace("$S", command[1]))
+    words[words.index("--target") + 1] = str(target_folder)
+
+    code = cli.main([*words[1:], "--colour", "never"])
+
+    printed = capsys.readouterr().out
+    assert code == cli.FINDINGS
+    assert mask(printed).startswith(mask(excerpt[1]).rstrip())
+
+
+def mask(text: str) -> str:
+    return re.sub(r"\d", "#", text)
+
+
+def test_readme_compare_prints_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The five lines of Python, run as they stand."""
+    monkeypatch.chdir(ROOT)
+    code, shown = re.search(
+        r"```python\n(import eagle3diag\n.*?)```\n\n```text\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    ).groups()  # type: ignore[union-attr]
+
+    exec(compile(code, "README.md", "exec"), {})
+
+    assert capsys.readouterr().out == shown
 
 
 def test_samples_are_small(samples: Path) -> None:

@@ -19,7 +19,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as profile:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-quic"]
         subprocess.run(
-            [browser, *flags, f"--user-data-dir={profile}", f"--window-size={SIZE}", "--virtual-time-budget=8000", f"--screenshot={picture}", report.as_uri()],
+            [
+                browser,
+                *flags,
+                f"--user-data-dir={profile}",
+                f"--window-size={SIZE}",
+                "--virtual-time-budget=8000",
+                f"--screenshot={picture}",
+                report.as_uri(),
+            ],
             check=True,
             capture_output=True,
         )

@@ -19,21 +19,32 @@ def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None
     ``LARGEST_TARGET`` bytes.
     """
     folder = Path(target.path)
-    if find_spec("transformers") is None or not folder.is_dir() or sum(f.stat().st_size for f in folder.glob("*.safetensors")) > LARGEST_TARGET:
+    if (
+        find_spec("transformers") is None
+        or not folder.is_dir()
+        or sum(f.stat().st_size for f in folder.glob("*.safetensors")) > LARGEST_TARGET
+    ):
         return None
     import torch
     from transformers import AutoModelForCausalLM
 
     from eagle3diag.capture import capture
 
-    model = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto").eval()
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
+    model.train(False)
     boundaries = range(target.n_layers + 1)
     with torch.inference_mode(), capture(model, boundaries=boundaries, side="reference") as tape:
         for record in dump:
             model(input_ids=record.input_ids[None], use_cache=False)
     taped = tape.dump
     named = [
-        {"name": r.name, "input_ids": t.input_ids, "states": {b: t.state(b) for b in boundaries}, "final": t.final, "prompt_length": r.prompt_length}
+        {
+            "name": r.name,
+            "input_ids": t.input_ids,
+            "states": {b: t.state(b) for b in boundaries},
+            "final": t.final,
+            "prompt_length": r.prompt_length,
+        }
         for r, t in zip(dump, taped, strict=True)
     ]
     return HiddenStates.from_tensors(

@@ -105,7 +105,8 @@ def misread_map(audit: Audit) -> Finding | None:
         "FM-12",
         Severity.ERROR,
         f"d2t holds {what}, engines read offsets",
-        "Engines compute target id = draft id + d2t[draft id]. With " + ("arange every id is doubled." if m.arange else "absolute ids, id is added twice."),
+        "Engines compute target id = draft id + d2t[draft id]. With "
+        + ("arange every id is doubled." if m.arange else "absolute ids, id is added twice."),
         tuple(evidence),
         "Rebuild d2t from t2d: d2t = nonzero(t2d) - arange." if m.arange else "Store offsets: d2t = d2t - arange(len(d2t)).",
         "`eagle3diag audit` must show every id marked in t2d when read as an offset.",

@@ -61,7 +61,12 @@ def wrong_order(c: Comparison) -> Finding | None:
         "the aux states reach the draft in another order than it was trained with",
         f"Each live block is one of the trained ones, but they come as {', '.join(names)}: fc applies each block's columns to another state.",
         tuple(
-            Evidence(f"live block {j} fits train block {i} with cosine", c.order[i][j], f"block {j} (which fits with {c.order[j][j]:.3f})", "compare")
+            Evidence(
+                f"live block {j} fits train block {i} with cosine",
+                c.order[i][j],
+                f"block {j} (which fits with {c.order[j][j]:.3f})",
+                "compare",
+            )
             for j, i in enumerate(order)
             if i != j
         ),
@@ -72,7 +77,7 @@ def wrong_order(c: Comparison) -> Finding | None:
 
 def wrong_layers(c: Comparison) -> Finding | None:
     """FM-29 when every block is off by the same one boundary, FM-28 when the set is another; needs a reference to name them."""
-    if not c.blocks or (order := block_order(c)) is not None and order != tuple(range(len(order))):
+    if not c.blocks or ((order := block_order(c)) is not None and order != tuple(range(len(order)))):
         return None
     found = found_boundaries(c)
     off = [j for j, (best, _, margin) in enumerate(found) if best != c.train.boundaries[j] and margin > MARGIN]
@@ -89,7 +94,10 @@ def wrong_layers(c: Comparison) -> Finding | None:
         Severity.WARNING,
         f"{len(unlike)} of {len(c.blocks)} captured states are not the trained ones; which they are cannot be told without a reference",
         "Their channel-standardised cosine lies below what rounding explains. A wrong layer set (FM-28) and a shift by one (FM-29) look alike here.",
-        tuple(Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare") for b in unlike),
+        tuple(
+            Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare")
+            for b in unlike
+        ),
         "Capture every boundary of the target on the same tokens and pass it as reference=: "
         "eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/",
         "With a reference each block is named.",
@@ -253,7 +261,9 @@ def _reordered(case: Case) -> Iterator[Change]:
     if case.train is None or not case.train.boundaries:
         return
     n = len(case.train.boundaries)
-    orders = list(permutations(range(n))) if n <= 3 else [tuple((i + s) % n for i in range(n)) for s in range(1, n)] + [tuple(range(n))[::-1]]
+    orders = (
+        list(permutations(range(n))) if n <= 3 else [tuple((i + s) % n for i in range(n)) for s in range(1, n)] + [tuple(range(n))[::-1]]
+    )
     for order in orders:
         if order != tuple(range(n)):
             names = ", ".join(str(case.train.boundaries[i]) for i in order)

@@ -104,7 +104,9 @@ class Net:
         hidden = hidden + F.linear(attended, self.weights[_LAYER + "self_attn.o_proj.weight"])
         x = self.rms(hidden, _LAYER + "post_attention_layernorm.weight")
         gate = F.silu(F.linear(x, self.weights[_LAYER + "mlp.gate_proj.weight"]))
-        return hidden + F.linear(gate * F.linear(x, self.weights[_LAYER + "mlp.up_proj.weight"]), self.weights[_LAYER + "mlp.down_proj.weight"])
+        return hidden + F.linear(
+            gate * F.linear(x, self.weights[_LAYER + "mlp.up_proj.weight"]), self.weights[_LAYER + "mlp.down_proj.weight"]
+        )
 
     def speak(self, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Raw output [N, H] to the drafted target ids [N] and the state carried on [N, H]."""
@@ -129,7 +131,9 @@ def build(draft: Draft, target: Target | None) -> Net:
         kind = config.rope_scaling.get("rope_type", config.rope_scaling.get("type"))
         raise BadArgument(f"replay does not know RoPE scaling {kind!r}", where=draft.path, hint="audit, weights and compare still work")
     if config.fc_norm:
-        raise BadArgument("replay does not know fc_norm drafts", where=draft.path, hint="audit, weights and compare still work on this draft")
+        raise BadArgument(
+            "replay does not know fc_norm drafts", where=draft.path, hint="audit, weights and compare still work on this draft"
+        )
     weights = {_LAYER + name: draft.weight(_LAYER + name).float() for name in _NEEDED}
     weights |= {name: draft.weight(name).float() for name in ("fc.weight", "norm.weight")}
     if config.norm_before_fc:
@@ -137,7 +141,9 @@ def build(draft: Draft, target: Target | None) -> Net:
     own = "embed_tokens.weight" in names
     if target is None and not own:
         raise MissingPart(
-            "the draft ships no embedding (it borrows the target's) and no target was given", where=draft.path, hint="pass target=FOLDER (--target)"
+            "the draft ships no embedding (it borrows the target's) and no target was given",
+            where=draft.path,
+            hint="pass target=FOLDER (--target)",
         )
     embedding = target.embedding() if target is not None else draft.weight("embed_tokens.weight")
     if embedding.shape[1] != config.hidden_size:
@@ -169,7 +175,9 @@ def _head(draft: Draft, target: Target | None) -> Tensor:
     if "lm_head.weight" in draft.canonical():
         return draft.weight("lm_head.weight").float()
     if target is None:
-        raise MissingPart("the draft has no head of its own and no target was given", where=draft.path, hint="pass target=FOLDER (--target)")
+        raise MissingPart(
+            "the draft has no head of its own and no target was given", where=draft.path, hint="pass target=FOLDER (--target)"
+        )
     rows = target.head()
     vocabulary = draft.vocabulary
     return (rows if vocabulary is None else rows[vocabulary.draft_ids.clamp(0, len(rows) - 1)]).float()

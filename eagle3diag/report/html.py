@@ -19,7 +19,7 @@ from eagle3diag.findings import Evidence, Finding, Result, Severity
 from eagle3diag.report import plots, svg
 from eagle3diag.report.form import GLYPHS, Page, Section, Table
 from eagle3diag.report.numbers import num
-from eagle3diag.report.palette import HUES
+from eagle3diag.report.palette import HUES, INK
 from eagle3diag.report.safe import bounded, redacted, visible
 from eagle3diag.report.tables import behind
 from eagle3diag.report.views import view
@@ -73,7 +73,7 @@ def page(result: Result) -> str:
         parts += [
             f'<script type="application/json" id="figures">{figures}</script>\n',
             f'<script type="application/json" id="plot-config">{_json(dict(plots.CONFIG))}</script>\n',
-            f'<script type="application/json" id="hues">{_json(HUES)}</script>\n',
+            f'<script type="application/json" id="hues">{_json((*HUES, INK))}</script>\n',
             f'<script type="text/plain" id="plotly-packed">{packed}</script>\n',
         ]
     parts.append(f"<script>{script}</script>\n</body>\n</html>\n")

@@ -65,6 +65,18 @@ def listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or MISSING
 
 
+def every_nth(count: int, step: int) -> list[int]:
+    """Places for labels: every ``step``-th, and the last one in place of a neighbour too close to it.
+
+    >>> every_nth(32, 2)[-3:], every_nth(3, 1)
+    ([26, 28, 31], [0, 1, 2])
+    """
+    places = list(range(0, count, max(1, step)))
+    if places and places[-1] != count - 1:
+        places[-1:] = [count - 1] if len(places) > 1 else [places[-1], count - 1]
+    return places
+
+
 def thin(x: Sequence[float], y: Sequence[float], limit: int, *, log: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """At most ``limit`` points of a series: per stretch the lowest and the highest, so that spikes survive; gaps stay gaps.
 

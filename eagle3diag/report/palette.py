@@ -12,6 +12,9 @@ HUES: tuple[tuple[str, str], ...] = (
     ("#8A6100", "#F0E442"),
 )
 
+FRAME = "#d55e00"  # around a cell: the same on both pages, because the cells are; small letters keep it out of the exchange of hues
+INK = ("#1B1F24", "#E7EAEE")
+
 # Cividis (Nuñez, Anderton and Renslow 2018), thinned: even steps of lightness for every kind of sight.
 CIVIDIS: tuple[tuple[int, int, int], ...] = (
     (0, 34, 78),

@@ -10,9 +10,9 @@ from eagle3diag.errors import MissingDependency
 from eagle3diag.findings import Result
 from eagle3diag.report.axis import Axis
 from eagle3diag.report.form import Bars, Figure, Heat, Lines
-from eagle3diag.report.numbers import num, thin
-from eagle3diag.report.palette import CIVIDIS, hue, luminance
-from eagle3diag.report.safe import visible
+from eagle3diag.report.numbers import every_nth, num, thin
+from eagle3diag.report.palette import CIVIDIS, FRAME, INK, hue, luminance
+from eagle3diag.report.safe import shorten, visible
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -127,7 +127,15 @@ def _bars(figure: Bars, theme: int) -> dict[str, Any]:
             "x": [b.value - figure.start for b in bars],
             "base": figure.start,
             "marker": {"color": [hue(b.hue)[theme] for b in bars]},
-            "error_x": {"type": "data", "array": up, "arrayminus": down, "symmetric": False, "thickness": 1.5, "width": 5},
+            "error_x": {
+                "type": "data",
+                "array": up,
+                "arrayminus": down,
+                "symmetric": False,
+                "thickness": 1.5,
+                "width": 5,
+                "color": INK[theme],
+            },
             "customdata": [
                 [_t(b.label), f"{b.value:.3f}", f"[{b.low:.3f}, {b.high:.3f}]" if b.low is not None and b.high is not None else ""]
                 for b in bars
@@ -137,7 +145,7 @@ def _bars(figure: Bars, theme: int) -> dict[str, Any]:
     ]
     layout = _layout(figure.x_title, "")
     layout["showlegend"] = False
-    layout["height"] = 96 + 34 * len(bars)
+    layout["height"] = 96 + 37 * len(bars)
     layout["yaxis"] |= {"tickvals": rows, "ticktext": [_wrapped(b.label) for b in bars], "showgrid": False, "fixedrange": True}
     layout["annotations"] = [
         {"x": b.value + u, "y": i, "text": f"<b>{b.value:.2f}</b>", "showarrow": False, "xanchor": "left", "xshift": 7}
@@ -146,7 +154,7 @@ def _bars(figure: Bars, theme: int) -> dict[str, Any]:
     if bars:
         layout["xaxis"]["range"] = [
             figure.start,
-            figure.start + 1.14 * max(1e-9, max(b.value + u for b, u in zip(bars, up, strict=True)) - figure.start),
+            figure.start + 1.26 * max(1e-9, max(b.value + u for b, u in zip(bars, up, strict=True)) - figure.start),
         ]
     if figure.mark is not None and math.isfinite(figure.mark.low):
         layout["shapes"] = [
@@ -183,8 +191,7 @@ def _heat(figure: Heat) -> dict[str, Any]:
     layout = _layout(figure.x_title, figure.y_title)
     layout["showlegend"] = False
     layout["height"] = int(110 + max(24, min(48, 640 / max(1, columns))) * rows)
-    every = max(1, math.ceil(columns / 16))
-    shown = list(range(0, columns, every))
+    shown = every_nth(columns, math.ceil(columns / 16))
     layout["xaxis"] |= {
         "tickvals": shown,
         "ticktext": [_t(figure.x_labels[c]) for c in shown],
@@ -206,7 +213,7 @@ def _heat(figure: Heat) -> dict[str, Any]:
             "x1": c + 0.47,
             "y0": r - 0.46,
             "y1": r + 0.46,
-            "line": {"color": hue(1)[0], "width": 3},
+            "line": {"color": FRAME, "width": 3},
             "fillcolor": "rgba(0,0,0,0)",
         }
         for r, c in figure.marked
@@ -251,12 +258,13 @@ def _t(words: str) -> str:
     return visible(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "% {")
 
 
-def _wrapped(label: str, columns: int = 24) -> str:
+def _wrapped(label: str, columns: int = 30) -> str:
+    """A label in two lines at most; the hover has all of it."""
     lines, line = [], ""
-    for word in visible(label).split(" "):
+    for word in shorten(visible(label), 2 * columns - 4).split(" "):
         if line and len(line) + len(word) + 1 > columns:
             lines.append(line)
             line = word
         else:
             line = f"{line} {word}" if line else word
-    return "<br>".join(_t(part) for part in [*lines, line][:3])
+    return "<br>".join(_t(part) for part in [*lines, line][:2])

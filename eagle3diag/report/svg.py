@@ -11,8 +11,8 @@ from html import escape
 
 from eagle3diag.report.axis import Axis
 from eagle3diag.report.form import Bars, Figure, Heat, Lines
-from eagle3diag.report.numbers import num, thin
-from eagle3diag.report.palette import HUES, cividis, hue, luminance
+from eagle3diag.report.numbers import every_nth, num, thin
+from eagle3diag.report.palette import FRAME, HUES, cividis, hue, luminance
 from eagle3diag.report.safe import shorten, visible
 
 _WIDE = 720
@@ -32,7 +32,7 @@ def draw(figure: Figure) -> str:
 
 
 def _lines(figure: Lines) -> tuple[float, list[str]]:
-    legend, legend_height = _legend([(s.name, s.hue, s.dashed) for s in figure.series])
+    legend, legend_height = _legend([(s.name, s.hue, s.dashed) for s in figure.series] if len(figure.series) > 1 else [])
     top, bottom = _TOP + legend_height, _TOP + legend_height + 240
     series = [(s, *thin(s.x, s.y, _POINTS, log=figure.log_x)) for s in figure.series]
     xs = [x for _, sx, _ in series for x in sx if _drawable(x, figure.log_x)]
@@ -110,7 +110,7 @@ def _heat(figure: Heat) -> tuple[float, list[str]]:
     out = []
     for r, values in enumerate(figure.values):
         y = top + row * r
-        out.append(_text(left - 8, y + row / 2 + 4, shorten(visible(figure.y_labels[r]), 13), anchor="end"))
+        out.append(_text(left - 8, y + row / 2 + 4, shorten(visible(figure.y_labels[r]), 16), anchor="end"))
         for c, value in enumerate(values):
             x = left + cell * c
             colour = cividis((value - figure.low) / span) if math.isfinite(value) else (128, 128, 128)
@@ -120,12 +120,12 @@ def _heat(figure: Heat) -> tuple[float, list[str]]:
                 ink = "#000" if luminance(*colour) > 0.18 else "#fff"
                 out.append(_text(x + cell / 2, y + row / 2 + 4, f"{value:.2f}", fill=ink))
     for r, c in figure.marked:
-        x, y, frame = left + cell * c + 0.5, top + row * r + 0.5, {"stroke": HUES[1][0], "stroke-width": "3"}
+        x, y, frame = left + cell * c + 0.5, top + row * r + 0.5, {"stroke": FRAME, "stroke-width": "3"}
         out.append(_tag("rect", x=x, y=y, width=cell - 2, height=row - 2, fill="none", **frame))
     bottom = top + row * n_rows
     every = max(1, math.ceil(34 / cell))
-    for c in range(0, n_columns, every):
-        label = shorten(visible(figure.x_labels[c]), max(4, int(cell * every / 7)))
+    for c in every_nth(n_columns, every):
+        label = shorten(visible(figure.x_labels[c]), max(6, int(cell * every / 7)))
         out.append(_text(left + cell * (c + 0.5), bottom + 15, label))
     note = f"{figure.x_title} (framed: {figure.mark_label})" if figure.marked and figure.mark_label else figure.x_title
     out.append(_text((left + _EDGE) / 2, bottom + 36, note))

@@ -114,7 +114,7 @@ class _Writer:
         if not finite:
             return
         yield from self.wrap(figure.title, first="  ", rest="  ")
-        label_columns = min(max(width(visible(b.label)) for b in finite), self.columns // 2 - 4)
+        label_columns = min(max(width(visible(b.label)) for b in finite), self.columns // 2)
         room = self.columns - label_columns - 28
         top = max(max(b.value for b in finite) - figure.start, 1e-12)
         for bar in finite:

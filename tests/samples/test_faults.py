@@ -18,7 +18,9 @@ from eagle3diag.findings import Severity
 from eagle3diag.replay import replay
 from eagle3diag.serving import Acceptance, read_acceptance
 
-SERVE = "python -m sglang.launch_server --model-path T --speculative-algorithm {} --speculative-num-steps 4 --speculative-num-draft-tokens 5"
+SERVE = (
+    "python -m sglang.launch_server --model-path T --speculative-algorithm {} --speculative-num-steps 4 --speculative-num-draft-tokens 5"
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,8 @@ def _lose(draft: Draft, *names: str) -> Draft:
 INJECTED: dict[str, Callable[[Draft], Draft]] = {
     "FM-05": lambda d: d.replace(rename=lambda n: n.replace("midlayer.", "draft_layers.0.")),
     "FM-06": lambda d: _lose(d, "lm_head.weight"),
-    "FM-11": lambda d: _lose(d, "d2t", "t2d"),
+    "FM-11": lambda d: _lose(d, "d2t"),
+    "FM-11 ": lambda d: _lose(d, "d2t", "t2d"),
     "FM-12": lambda d: d.replace(tensors={"d2t": d.vocabulary.draft_ids}),  # type: ignore[union-attr]
     "FM-12 ": lambda d: d.replace(tensors={"d2t": torch.arange(d.config.draft_vocab_size)}),
 }
@@ -120,9 +123,14 @@ def test_faults_of_the_checkpoint(fault: str, draft: Draft, target: Target, few:
     broken = INJECTED[fault](draft)
 
     assert serious(diagnose(draft=broken)) == [fault.strip()]
-    if fault != "FM-06":  # without a head there is nothing to replay but the target's rows; the audit has said it
-        result = diagnose(draft=broken, target=target, train=few, acceptance=1.02)
-        assert serious(result)[0] == fault.strip()
+    result = diagnose(draft=broken, target=target, train=few, acceptance=1.02)
+    assert serious(result)[0] == fault.strip()
+    if fault == "FM-11 ":  # without t2d nothing says what the head's rows stand for
+        assert result.replay is None
+        assert any("no vocabulary map" in line for line in result.missing)
+    elif fault == "FM-06":  # the target's rows stand in for the lost head
+        assert result.replay is not None
+    else:
         assert result.ranked[0].cost is not None
         assert result.ranked[0].cost > 0.3
 
@@ -273,9 +281,10 @@ def test_recordings_keep_the_identities(samples: Path, name: str) -> None:
 
     assert seen.rounds
     assert seen.length == pytest.approx(1 + sum(seen.p))
-    prompts = [json.loads(line)["prompt_ids"] for line in (samples / "prompts.jsonl").open()]
-    outputs = [json.loads(line)["prompt_ids"] for line in (samples / "live" / name / "outputs.jsonl").open()]
-    assert outputs == prompts[: len(outputs)]
+    prompts = [json.loads(line)["prompt_ids"] for line in (samples / "prompts.jsonl").read_text().splitlines()]
+    outputs = [json.loads(line)["prompt_ids"] for line in (samples / "live" / name / "outputs.jsonl").read_text().splitlines()]
+    assert len(outputs) == len(prompts) == 10
+    assert outputs == prompts
 
 
 def test_the_sample_draft_is_what_its_card_says(samples: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small import small_draft
 
 from eagle3diag.audit import audit
 from eagle3diag.engines import Version, split_engine
 from eagle3diag.engines.sglang import default_boundaries, destination
 from eagle3diag.errors import BadArgument
-from eagle3diag.faults.repair import layer_prefix, repaired
 from eagle3diag.findings import Severity
-from small import small_draft
+from eagle3diag.repair import layer_prefix, repaired
 
 
 def test_a_sound_draft_loads_whole_and_is_silent() -> None:

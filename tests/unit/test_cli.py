@@ -213,6 +213,19 @@ def test_usage_errors_are_two(argv: list[str], capsys: pytest.CaptureFixture[str
     assert end.value.code == 2
 
 
+def test_the_demo_is_told_where_things_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The options reach the demo; without samples it is bad input, not a crash."""
+    from eagle3diag import demo
+
+    seen: list[tuple[str | None, ...]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(demo, "run", lambda *given: seen.append(given))
+        assert cli.main(["demo", "--target", "t", "--html", "out.html"]) == 0
+    assert seen == [("t", None, "out.html")]
+    assert cli.main(["demo", "--samples", "/no/such/samples"]) == 2
+    assert "/no/such/samples" in capsys.readouterr().err
+
+
 def test_diagnose_without_evidence_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     """There is nothing to look at; the message says what to give."""
     assert cli.main(["diagnose"]) == 2

@@ -34,7 +34,11 @@ def toy_net(seed: int = 0, **switches: object) -> Net:
         "post_attention_layernorm": torch.rand(H, generator=g) + 0.5,
     }  # fmt: skip
     weights = {f"layers.0.{name}.weight": value for name, value in layer.items()}
-    weights |= {"fc.weight": w(H, AUX * H), "norm.weight": torch.rand(H, generator=g) + 0.5, "input_norm.weight": torch.rand(AUX * H, generator=g) + 0.5}
+    weights |= {
+        "fc.weight": w(H, AUX * H),
+        "norm.weight": torch.rand(H, generator=g) + 0.5,
+        "input_norm.weight": torch.rand(AUX * H, generator=g) + 0.5,
+    }
     ids = torch.randperm(V, generator=g)[:VD].sort().values
     net = Net(weights, w(V, H), w(VD, H), ids, HEADS, KV, DIM, 1e-5, 1e4)
     return dataclasses.replace(net, **switches)

@@ -12,10 +12,11 @@ import json
 import time
 from pathlib import Path
 
+import prompts
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import prompts
+SPLITS = {"train": prompts.training_prompts, "more": prompts.more_prompts, "held_out": prompts.held_out_prompts}
 
 
 @torch.inference_mode()
@@ -34,7 +35,7 @@ def answer(model: torch.nn.Module, batch: list[list[int]], pad: int, stop: int, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True)
-    parser.add_argument("--split", choices=["train", "held_out"], required=True)
+    parser.add_argument("--split", choices=list(SPLITS), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--max-new", type=int, default=128)
     parser.add_argument("--batch", type=int, default=64)
@@ -43,7 +44,7 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(args.target)
     model = AutoModelForCausalLM.from_pretrained(args.target, dtype=torch.bfloat16).eval()
-    texts = (prompts.training_prompts() if args.split == "train" else prompts.held_out_prompts())[: args.limit]
+    texts = SPLITS[args.split]()[: args.limit]
     rows = [
         tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False)
         for text in texts
@@ -52,7 +53,9 @@ def main() -> None:
     with args.out.open("w") as file:
         for at in range(0, len(rows), args.batch):
             batch = rows[at : at + args.batch]
-            for row, answer_ids in zip(batch, answer(model, batch, tokenizer.pad_token_id, tokenizer.eos_token_id, args.max_new), strict=True):
+            for row, answer_ids in zip(
+                batch, answer(model, batch, tokenizer.pad_token_id, tokenizer.eos_token_id, args.max_new), strict=True
+            ):
                 file.write(json.dumps({"prompt_ids": list(row), "output_ids": answer_ids}) + "\n")
                 tokens += len(answer_ids)
             file.flush()

@@ -36,6 +36,32 @@ TOPICS: dict[str, str] = {
         a coffee shop;a snowman;a kite""",
 }
 
+MORE_TOPICS: dict[str, str] = {
+    "science": """the moon landing;stem cells;photons;the scientific method;tectonic faults;pollination;the food chain;hibernation;allergies;
+        the kidney;the lungs;blood;hormones;neurons;memory;color vision;hearing;taste;the skin;viscosity;density;buoyancy;momentum;
+        energy conservation;heat transfer;evaporation;condensation;clouds;snow;the seasons;deserts;rainforests;wetlands;soil;minerals;
+        metals;plastics;oxygen;carbon;water;salt;sugar;proteins;vitamins;antibiotics;parasites;fungi;insects;whales;dinosaurs;mammals""",
+    "computing": """a variable;a loop;a function;a class;inheritance;an array;a string;a boolean;an integer overflow;a memory leak;
+        a pointer;a thread pool;a message queue;a microservice;a container;continuous integration;code review;debugging;logging;
+        refactoring;a code editor;a spreadsheet;a search engine;a recommendation system;image recognition;speech recognition;
+        a chatbot;data cleaning;a pivot table;backups;spam filters;a digital signature;a VPN;a cookie;responsive design;HTML;CSS;
+        JavaScript;Python;Linux""",
+    "life": """waking up early;drinking water;walking;stretching;cooking rice;making soup;grilling vegetables;packing a suitcase;
+        cleaning the kitchen;doing laundry;buying a car;renting an apartment;choosing a career;changing jobs;working in a team;
+        dealing with conflict;saying no;asking for help;learning to draw;learning to dance;singing;knitting;woodworking;bird watching;
+        fishing;skiing;surfing;playing tennis;playing basketball;watching movies;listening to music;visiting museums;learning history;
+        learning math;writing poetry;blogging;making videos;using social media;protecting privacy;caring for plants""",
+    "history": """the Persian Empire;the Han dynasty;the Crusades;the Reformation;the Enlightenment;the Spanish Armada;the American Revolution;
+        the Napoleonic Wars;the abolition of slavery;the Meiji Restoration;World War I;the League of Nations;the Marshall Plan;
+        the civil rights movement;apartheid;the European Union;the invention of the wheel;the invention of paper;the discovery of penicillin;
+        the first computer;the internet;the Library of Alexandria;the pyramids;Stonehenge;the Taj Mahal;the Eiffel Tower""",
+    "place": """France;Japan;Russia;South Korea;the Netherlands;Belgium;Austria;Denmark;Finland;Hungary;Jordan;Israel;Ethiopia;Tanzania;
+        New Zealand;Singapore;Malaysia;the Philippines;Colombia;Costa Rica;Hawaii;Alaska;California;Texas;Florida;Berlin;Madrid;Vienna;Venice;Sydney""",
+    "thing": """a candle;a tree;a horse;a rabbit;a wolf;an eagle;a whale;a rocket;a submarine;a balloon;a clockmaker;a baker;a teacher;a farmer;
+        a pirate;a king;a village;a cave;a waterfall;a volcano;a rainbow;a snowstorm;a summer day;a school;a bookshop;a bakery;a letter;
+        a secret door;a time machine;a treasure chest""",
+}
+
 HELD_OUT_TOPICS: dict[str, str] = {
     "science": "tornadoes;the speed of light;viruses;the carbon cycle;static electricity;the nervous system;asteroids;osmosis;tsunamis;batteries",
     "computing": "a blockchain;a graph database;a router;dynamic programming;a decision tree;a password manager;a heap;a web server",
@@ -109,7 +135,11 @@ ANY_TOPIC = [
     "Write a conversation between a teacher and a student about {t}.",
 ]
 
-ARITHMETIC = ["What is {a} plus {b}? Explain each step.", "If I have {a} apples and give away {b}, how many are left?", "Count from {a} to {c}."]
+ARITHMETIC = [
+    "What is {a} plus {b}? Explain each step.",
+    "If I have {a} apples and give away {b}, how many are left?",
+    "Count from {a} to {c}.",
+]
 
 
 def _all(topics: dict[str, str]) -> list[str]:
@@ -126,6 +156,13 @@ def training_prompts(seed: int = 0) -> list[str]:
     numbers = [draw.choice(ARITHMETIC).format(a=a, b=b, c=a + 12) for a, b in (draw.sample(range(2, 60), 2) for _ in range(60))]
     prompts = sorted(set(_all(TOPICS) + numbers))
     draw.shuffle(prompts)
+    return prompts
+
+
+def more_prompts(seed: int = 2) -> list[str]:
+    """The same request kinds over further topics, for the second stage: about 2,300 prompts, none of them in the first."""
+    prompts = sorted(set(_all(MORE_TOPICS)) - set(training_prompts()))
+    random.Random(seed).shuffle(prompts)
     return prompts
 
 

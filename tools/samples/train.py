@@ -1,6 +1,7 @@
 """Train the sample EAGLE-3 draft: training-time test over the target's own answers, in plain torch.
 
-    python train.py --target DIR --train train.pt --held-out held_out.pt --out DIR [--epochs 9]
+    python train.py --target DIR --train train.pt --held-out held_out.pt --out DIR [--epochs 8]
+    python train.py --target DIR --train train.pt more.pt --held-out held_out.pt --out DIR --start DIR/epoch_8 --epochs 2 --peak 6e-4
 
 The method is EAGLE-3's (arXiv 2503.01840): the draft is unrolled ``STEPS`` times over the same slots, each step fed with the
 draft's own previous output, the label being the target's distribution over the draft vocabulary. At slot ``t`` and step ``k`` the
@@ -105,7 +106,7 @@ class Draft(nn.Module):
 
 def batches(records: list[Record], draw: random.Random) -> Iterator[dict[str, Tensor]]:
     """Batches of answers of like length, in random order, right-padded."""
-    order = sorted(range(len(records)), key=lambda i: (len(records[i]["ids"]) + draw.random() * 16))
+    order = sorted(range(len(records)), key=lambda i: len(records[i]["ids"]) + draw.random() * 16)
     groups = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
     draw.shuffle(groups)
     for group in groups:
@@ -174,15 +175,19 @@ def vocabulary(records: list[Record]) -> Tensor:
     return counts.argsort(descending=True, stable=True)[:DRAFT_VOCAB].sort().values
 
 
-def checkpoint(draft: Draft, draft_ids: Tensor, vocab: int) -> dict[str, Tensor]:
-    """The draft in SafeAILab's names, bf16, with ``d2t`` (offsets) and ``t2d``."""
+def stored_names(draft: Draft) -> dict[str, str]:
+    """Parameter name to the checkpoint's name, which is SafeAILab's."""
     attention, mlp = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
     place = {n: f"midlayer.self_attn.{n}" for n in attention} | {n: f"midlayer.mlp.{n}" for n in mlp}
     place |= {n: f"midlayer.{n}" for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")}
-    tensors = {}
-    for name, value in draft.state_dict().items():
-        stem = name.removesuffix(".weight")
-        tensors[f"{place.get(stem, stem)}.weight"] = value.to(torch.bfloat16).contiguous()
+    stems = {name: name.removesuffix(".weight") for name in draft.state_dict()}
+    return {name: f"{place.get(stem, stem)}.weight" for name, stem in stems.items()}
+
+
+def checkpoint(draft: Draft, draft_ids: Tensor, vocab: int) -> dict[str, Tensor]:
+    """The draft in bf16, with ``d2t`` (offsets) and ``t2d``."""
+    state = draft.state_dict()
+    tensors = {stored: state[name].to(torch.bfloat16).contiguous() for name, stored in stored_names(draft).items()}
     tensors["d2t"] = draft_ids - torch.arange(len(draft_ids))
     tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill_(0, draft_ids, True)
     return tensors
@@ -209,7 +214,9 @@ def draft_config(target: dict[str, object]) -> dict[str, object]:
     }
 
 
-def train(draft: Draft, records: list[Record], epochs: int, embedding: Tensor, wanted: Tensor, to_draft: Tensor, peak: float) -> Iterator[int]:
+def train(
+    draft: Draft, records: list[Record], epochs: int, embedding: Tensor, wanted: Tensor, to_draft: Tensor, peak: float
+) -> Iterator[int]:
     """Train for ``epochs``; yields the epoch's number (from 1) after each."""
     slow = [draft.fc.weight, draft.lm_head.weight]  # fc: wide fan-in; head: starts from the target's rows
     names = {id(p) for p in slow}
@@ -241,10 +248,11 @@ def train(draft: Draft, records: list[Record], epochs: int, embedding: Tensor, w
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--train", type=Path, nargs="+", required=True)
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--epochs", type=int, default=9)
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint, with its draft vocabulary; epochs are counted on")
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--peak", type=float, default=1.5e-3, help="peak learning rate; fc and the head get a quarter")
     args = parser.parse_args()
     torch.manual_seed(SEED)
@@ -252,21 +260,32 @@ def main() -> None:
     config = json.loads((args.target / "config.json").read_text())
     embedding = load_file(args.target / "model.safetensors")["model.embed_tokens.weight"].float()
     final_norm = load_file(args.target / "model.safetensors")["model.norm.weight"].float()
-    records, held_out = (torch.load(path, weights_only=True) for path in (args.train, args.held_out))
-    draft_ids = vocabulary(records)
+    records: list[Record] = [r for path in args.train for r in torch.load(path, weights_only=True)]
+    held_out: list[Record] = torch.load(args.held_out, weights_only=True)
+    start = load_file(args.start / "model.safetensors") if args.start else None
+    draft_ids = vocabulary(records) if start is None else start["d2t"] + torch.arange(DRAFT_VOCAB)
     to_draft = torch.full((len(embedding),), -1).index_copy_(0, draft_ids, torch.arange(len(draft_ids)))
     wanted = embedding[draft_ids].to(torch.bfloat16)
     seen = torch.cat([r["ids"][int(r["prompt"]) :] for r in held_out])
-    print(f"{len(records)} answers; the draft vocabulary covers {(to_draft[seen] >= 0).float().mean():.4f} of held-out answer tokens", flush=True)
+    print(
+        f"{len(records)} answers; the draft vocabulary covers {(to_draft[seen] >= 0).float().mean():.4f} of held-out answer tokens",
+        flush=True,
+    )
 
     written = draft_config(config)
     draft = Draft(written)  # type: ignore[arg-type]
-    with torch.no_grad():  # the head and its norm start as the target's own
-        draft.lm_head.weight.copy_(embedding[draft_ids])
-        draft.norm.copy_(final_norm)
-    log = []
+    log, done = [], 0
+    if start is not None:
+        draft.load_state_dict({name: start[stored].float() for name, stored in stored_names(draft).items()})
+        log = json.loads((args.out / "training.json").read_text())["epochs"]
+        done = len(log)
+    else:
+        with torch.no_grad():  # the head and its norm start as the target's own
+            draft.lm_head.weight.copy_(embedding[draft_ids])
+            draft.norm.copy_(final_norm)
     for epoch in train(draft, records, args.epochs, embedding, wanted, to_draft, args.peak):
-        result = {"epoch": epoch, **accuracy(draft, held_out, embedding, wanted, draft_ids)}
+        epoch += done
+        result = {"epoch": epoch, "answers": len(records), **accuracy(draft, held_out, embedding, wanted, draft_ids)}
         result["accept_length"] = 1 + sum(result["joint"])
         log.append(result)
         print(json.dumps(result), flush=True)
@@ -274,7 +293,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(checkpoint(draft, draft_ids, len(embedding)), folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(written, indent=2) + "\n")
-        (args.out / "training.json").write_text(json.dumps({"steps": STEPS, "answers": len(records), "epochs": log}, indent=2) + "\n")
+        (args.out / "training.json").write_text(json.dumps({"steps": STEPS, "epochs": log}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

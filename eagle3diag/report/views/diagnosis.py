@@ -140,6 +140,6 @@ def _counterfactuals(result: Diagnosis) -> Table:
         ("fault", "what was broken", "accept length", "95 % interval", "p(1)", "distance"),
         rows,
         align="llrrrr",
-        narrow=(0, 1, 2, 3),
         code=(0,),
+        terminal=False,
     )

@@ -59,14 +59,15 @@ def repaired(draft: Draft) -> Draft:
     if vocabulary is not None and map_is_absolute(draft):
         stored = draft.canonical()["d2t"]
         draft = draft.replace(tensors={stored: vocabulary.d2t.long() - torch.arange(len(vocabulary.d2t))})
-    elif _map_lost(draft):
+    elif map_is_lost(draft):
         offsets = map_from_marks(draft)
         if offsets is not None:
             draft = draft.replace(tensors={draft.canonical().get("d2t", "d2t"): offsets})
     return draft
 
 
-def _map_lost(draft: Draft) -> bool:
+def map_is_lost(draft: Draft) -> bool:
+    """Whether a reduced vocabulary has no map, or ``arange`` in its place: what the head's rows stand for is then in no tensor."""
     vocabulary = draft.vocabulary
     if draft.config.draft_vocab_size == draft.config.vocab_size:
         return False
