@@ -15,7 +15,7 @@ from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import at, known_version
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.repair import map_is_lost, repaired
-from eagle3diag.replay import Change, Net, Replay, build, run
+from eagle3diag.replay import Change, Net, Replay, build, check_target, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
 from eagle3diag.weights import WeightReport, weights
 
@@ -56,11 +56,17 @@ class Case:
 
     @cached_property
     def train(self) -> HiddenStates | None:
-        return _open(open_dump, self.given.train)
+        return self._dump(self.given.train)
 
     @cached_property
     def live(self) -> HiddenStates | None:
-        return _open(open_dump, self.given.live)
+        return self._dump(self.given.live)
+
+    def _dump(self, source: Any) -> HiddenStates | None:
+        dump = _open(open_dump, source)
+        if dump is not None and self.target is not None:
+            check_target(dump, self.target)
+        return dump
 
     @cached_property
     def reference(self) -> HiddenStates | None:

@@ -16,7 +16,7 @@ from eagle3diag.replay.acceptance import accepted, tally, walk
 from eagle3diag.replay.drafting import draft_everywhere, draft_one
 from eagle3diag.replay.net import Net, build
 
-__all__ = ["Change", "Net", "RecordReplay", "Replay", "build", "draft_everywhere", "draft_one", "replay", "run"]
+__all__ = ["Change", "Net", "RecordReplay", "Replay", "build", "check_target", "draft_everywhere", "draft_one", "replay", "run"]
 
 
 def _same_net(net: Net) -> Net:
@@ -99,7 +99,10 @@ def replay(
     MismatchedInputs: dump, draft and target do not belong together. MissingPart: something needed is not there.
     """
     opened, states = open_draft(draft), open_dump(dump)
-    net = build(opened, None if target is None else open_target(target))
+    base = None if target is None else open_target(target)
+    if base is not None:
+        check_target(states, base)
+    net = build(opened, base)
     return run(net, states, steps=steps, changes=tuple(changes), draft=opened.name)
 
 
@@ -142,6 +145,20 @@ def run(net: Net, dump: HiddenStates, *, steps: int = 4, changes: tuple[Change, 
         records=tuple(records),
         changes=tuple(c.name for c in changes),
     )
+
+
+def check_target(dump: HiddenStates, target: Target) -> None:
+    """Raise :class:`~eagle3diag.errors.MismatchedInputs` when the dump says it was made with a target of other sizes."""
+    for what, theirs, ours in (
+        ("hidden size", dump.target.hidden_size, target.hidden_size),
+        ("number of blocks", dump.target.n_layers, target.n_layers),
+    ):
+        if theirs and theirs != ours:
+            raise MismatchedInputs(
+                f"the dump was made with {dump.target.name}, of {what} {theirs}; this target has {ours}",
+                where=f"{dump.side} dump and {target.name}",
+                hint="give the target that the dump was made with",
+            )
 
 
 def _first_position(record: Record) -> int:
