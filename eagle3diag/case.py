@@ -101,12 +101,12 @@ class Case:
 
     @cached_property
     def engine(self) -> str:
-        """``name==version``: as named by the caller, the log, the live dump or the launch command, in this order."""
+        """``name==version``: as named by the caller, the log, the counts, the live dump or the launch command, in this order."""
         if self.given.engine:
             return self.given.engine
         live = self.live.engine_version if self.live is not None and self.live.engine == "sglang" else None
-        log, launch = self.log, self.launch
-        version = (log.engine_version if log else None) or live or (launch.version if launch else None)
+        said = [part.engine_version for part in (self.log, self.observed) if part is not None and part.engine_version]
+        version = next(iter(said), None) or live or (self.launch.version if self.launch else None)
         return f"sglang=={version}" if version else "sglang"
 
     @cached_property

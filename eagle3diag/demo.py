@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from eagle3diag.checkpoints import Draft, open_draft, open_target
 from eagle3diag.compare import Comparison, compare
@@ -31,6 +32,20 @@ class Samples:
 
     def server(self, name: str) -> Path:
         return self.root / "live" / name
+
+    def case(self, name: str, draft: Draft, progress: Callable[[str], None], *, live: bool = True) -> Diagnosis:
+        """The diagnosis of one server with this draft, from all that was recorded of it; ``live=False`` leaves its dump and command out."""
+        server = self.server(name)
+        fed: dict[str, Any] = {"live": server / "live", "launch": server / "launch.txt"} if live else {}
+        return diagnose(
+            draft=draft,
+            target=self.target,
+            train=self.root / "train",
+            log=server / "server.log",
+            acceptance=server / "acceptance.json",
+            progress=progress,
+            **fed,
+        )
 
     def observed(self, name: str) -> Acceptance:
         return read_acceptance(self.server(name) / "acceptance.json")
@@ -73,7 +88,7 @@ def tell(samples: Samples, html: Path) -> Diagnosis:
         _healthy(samples, draft, progress),
     ]
     progress("the whole case as one report: both faults at once")
-    whole = _first_server(samples, lost, progress)
+    whole = samples.case("eagle_flag", lost, progress)
     report = replace(whole, trail=tuple(trail))
     report.to_html(html)
     _head("The verdict on the first server, which had both faults")
@@ -83,33 +98,9 @@ def tell(samples: Samples, html: Path) -> Diagnosis:
     return report
 
 
-def _first_server(samples: Samples, lost: Draft, progress: Callable[[str], None]) -> Diagnosis:
-    server = samples.server("eagle_flag")
-    return diagnose(
-        draft=lost,
-        target=samples.target,
-        train=samples.root / "train",
-        live=server / "live",
-        launch=server / "launch.txt",
-        log=server / "server.log",
-        acceptance=server / "acceptance.json",
-        engine="sglang==0.5.23",
-        progress=progress,
-    )
-
-
 def _names(samples: Samples, lost: Draft, progress: Callable[[str], None]) -> str:
     _head("1  The engine drops names")
-    server = samples.server("dropped_names")
-    result = diagnose(
-        draft=lost,
-        target=samples.target,
-        train=samples.root / "train",
-        log=server / "server.log",
-        acceptance=server / "acceptance.json",
-        engine="sglang==0.5.23",
-        progress=progress,
-    )
+    result = samples.case("dropped_names", lost, progress, live=False)
     seen, finding = samples.observed("dropped_names"), result.findings[0]
     _say(f"Served accept length {seen.length:.2f}. " + _rates(seen))
     _say(f"{finding.fault}: {finding.title}.")
@@ -124,20 +115,10 @@ def _names(samples: Samples, lost: Draft, progress: Callable[[str], None]) -> st
 
 def _flag(samples: Samples, draft: Draft, progress: Callable[[str], None]) -> str:
     _head("2  Keys renamed, still nothing is accepted")
-    server = samples.server("eagle_flag")
     seen = samples.observed("eagle_flag")
-    result = diagnose(
-        draft=draft,
-        target=samples.target,
-        train=samples.root / "train",
-        live=server / "live",
-        launch=server / "launch.txt",
-        log=server / "server.log",
-        acceptance=server / "acceptance.json",
-        progress=progress,
-    )
+    result = samples.case("eagle_flag", draft, progress)
     finding = result.findings[0]
-    calls = (open_dump(server / "live").counters or {}).get("fc_calls", 0)
+    calls = (open_dump(samples.server("eagle_flag") / "live").counters or {}).get("fc_calls", 0)
     _say(f"Served accept length {seen.length:.2f}. " + _rates(seen))
     _say(f"{finding.fault}: {finding.title}. fc ran {calls} times while {seen.rounds} rounds were served.")
     predicted = result.ranked[0].predicted
