@@ -160,7 +160,7 @@ def training_prompts(seed: int = 0) -> list[str]:
 
 
 def more_prompts(seed: int = 2) -> list[str]:
-    """The same request kinds over further topics, for the second stage: about 2,300 prompts, none of them in the first."""
+    """The same request kinds over further topics, to train on further: about 2,400 prompts, none of them in the first."""
     prompts = sorted(set(_all(MORE_TOPICS)) - set(training_prompts()))
     random.Random(seed).shuffle(prompts)
     return prompts

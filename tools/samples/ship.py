@@ -1,6 +1,6 @@
 """Put the samples together: the draft, what is kept of two earlier epochs, the prompts, and the training-side dump.
 
-    python ship.py --trained out/train --target DIR --epoch 8 --keep 1,3 --out data_samples
+    python ship.py --trained out/train --held-out out/train/held_out.jsonl --target DIR --epoch 8 --keep 1,3 --out data_samples
 
 The training-side dump holds the first ``--sequences`` held-out answers, cut to ``--max-new`` tokens, at the boundaries that the draft was
 trained on, and the final normed state; the server recordings are of the same prompts.

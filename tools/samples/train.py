@@ -1,7 +1,7 @@
 """Train the sample EAGLE-3 draft: training-time test over the target's own answers, in plain torch.
 
     python train.py --target DIR --train train.pt --held-out held_out.pt --out DIR [--epochs 8]
-    python train.py --target DIR --train train.pt more.pt --held-out held_out.pt --out DIR --start DIR/epoch_8 --epochs 2 --peak 6e-4
+    python train.py --target DIR --train more.pt --held-out held_out.pt --out DIR --start DIR/epoch_8 --epochs 2 --peak 6e-4
 
 The method is EAGLE-3's (arXiv 2503.01840): the draft is unrolled ``STEPS`` times over the same slots, each step fed with the
 draft's own previous output, the label being the target's distribution over the draft vocabulary. At slot ``t`` and step ``k`` the
