@@ -231,43 +231,56 @@ def _covers(case: Case) -> HiddenStates | None:
     return case.reference if all(tuple(r.input_ids.tolist()) in held for r in case.train) else None
 
 
+def _seen(case: Case) -> tuple[int, ...] | None:
+    """The boundaries that the live blocks are, when a reference names them."""
+    found = found_boundaries(case.comparison) if case.comparison is not None else ()
+    return tuple(best for best, _, _ in found) or None
+
+
 def _shifted(case: Case) -> Iterator[Change]:
     reference = _covers(case)
     if reference is None or case.train is None:
         return
+    seen = _seen(case)
     for step, word in ((-1, "early"), (1, "late")):
         moved = tuple(b + step for b in case.train.boundaries)
+        if seen is not None and moved != seen:  # the live dump shows which way, if any
+            continue
         if moved and set(moved) <= set(reference[0].boundaries):
             yield Change("FM-29", f"every state one boundary {word}", features=_from_reference(reference, moved))
 
 
 def _other_layers(case: Case) -> Iterator[Change]:
-    """The engine's default set, when it is another; and the set that the live dump shows."""
+    """The set that the live dump shows; without one the engine's default, when it is another."""
     reference = _covers(case)
     if reference is None or case.train is None:
         return
-    sets: list[tuple[int, ...]] = [default_boundaries(case.train.target.n_layers)]
-    if case.comparison is not None and (found := found_boundaries(case.comparison)):
-        sets.append(tuple(best for best, _, _ in found))
+    seen = _seen(case)
+    sets = [seen] if seen is not None else [default_boundaries(case.train.target.n_layers)]
     declared = case.train.boundaries
     shifts = {tuple(b + s for b in declared) for s in (-1, 0, 1)}
-    for wanted in dict.fromkeys(sets):
+    for wanted in sets:
         if len(wanted) == len(declared) and wanted not in shifts and set(wanted) - {-1} <= set(reference[0].boundaries):
             yield Change("FM-28", f"boundaries {', '.join(map(str, wanted))} instead", features=_from_reference(reference, wanted))
 
 
 def _reordered(case: Case) -> Iterator[Change]:
-    """All other orders of up to three blocks; of more, the reverse and the rotations."""
+    """The order that the live dump shows; without one all others of up to three blocks, of more the reverse and the rotations."""
     if case.train is None or not case.train.boundaries:
         return
     n = len(case.train.boundaries)
-    orders = (
-        list(permutations(range(n))) if n <= 3 else [tuple((i + s) % n for i in range(n)) for s in range(1, n)] + [tuple(range(n))[::-1]]
-    )
+    seen = block_order(case.comparison) if case.comparison is not None else None
+    orders: list[tuple[int, ...]] = [seen] if seen is not None else _orders(n)
     for order in orders:
         if order != tuple(range(n)):
             names = ", ".join(str(case.train.boundaries[i]) for i in order)
             yield Change("FM-33", f"blocks in the order {names}", features=_permute(order))
+
+
+def _orders(n: int) -> list[tuple[int, ...]]:
+    if n <= 3:
+        return list(permutations(range(n)))
+    return [tuple((i + s) % n for i in range(n)) for s in range(1, n)] + [tuple(range(n))[::-1]]
 
 
 def _permute(order: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
