@@ -79,9 +79,14 @@ class Case:
     @cached_property
     def _needs_names(self) -> bool:
         """Whether dumps of equal width disagree, so that a reference would name the boundary each live block is."""
+        return self._unnamed is not None and any(b.standardised.median < 1 - DISAGREE for b in self._unnamed.blocks)
+
+    @cached_property
+    def _unnamed(self) -> Comparison | None:
+        """Train against live without a reference: all there is to say, unless the two disagree."""
         if self.train is None or self.live is None:
-            return False
-        return any(b.standardised.median < 1 - DISAGREE for b in compare(self.train, self.live).blocks)
+            return None
+        return compare(self.train, self.live, target=self.target)
 
     @cached_property
     def log(self) -> LogSeries | None:
@@ -115,8 +120,8 @@ class Case:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        if self.train is None or self.live is None:
-            return None
+        if self.train is None or self.live is None or self.reference is None:
+            return self._unnamed
         return compare(self.train, self.live, reference=self.reference, target=self.target)
 
     @cached_property
