@@ -16,7 +16,12 @@ import prompts
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-SPLITS = {"train": prompts.training_prompts, "more": prompts.more_prompts, "held_out": prompts.held_out_prompts}
+SPLITS = {
+    "train": prompts.training_prompts,
+    "more": prompts.more_prompts,
+    "further": prompts.further_prompts,
+    "held_out": prompts.held_out_prompts,
+}
 
 
 @torch.inference_mode()

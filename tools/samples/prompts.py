@@ -62,6 +62,41 @@ MORE_TOPICS: dict[str, str] = {
         a secret door;a time machine;a treasure chest""",
 }
 
+FURTHER_TOPICS: dict[str, str] = {
+    "science": """gravity waves;dark matter;antimatter;the Big Bang;neutron stars;meteor showers;the northern lights;satellites;telescopes;
+        microscopes;the atmosphere;wind;fog;hail;droughts;floods;avalanches;caves;rivers;lakes;oceans;mountains;islands;erosion;sand;
+        diamonds;gold;iron;copper;helium;hydrogen;nitrogen;methane;alcohol;soap;glass;paper;rubber;cotton;honey;milk;caffeine;
+        cholesterol;calcium;the liver;the stomach;the spine;teeth;hair;the eye;the ear;dreams;pain;fever;the common cold;asthma;
+        diabetes;cancer;aging;twins;cloning;natural selection;symbiosis;camouflage;venom;bees;ants;butterflies;spiders;sharks;dolphins;
+        penguins;elephants;bats;owls;frogs;snakes;turtles;mushrooms;algae;trees;seeds;flowers;cacti;kinetic energy;levers;pulleys;
+        the pendulum;springs;pressure;temperature;waves;optics;mirrors;lenses;X-rays;microwaves;radio waves;solar panels;wind turbines""",
+    "computing": """a text editor;a terminal;a file system;a process;a semaphore;a hash function;a trie;a sparse matrix;a priority queue;
+        breadth-first search;depth-first search;quicksort;merge sort;a for loop;a while loop;an if statement;a dictionary;a tuple;a set;
+        an exception;a decorator;a lambda;a module;a package manager;type checking;a linter;a debugger;a profiler;a mock object;
+        a design pattern;an event loop;a callback;a promise;a web server log;a proxy;an IP address;a subnet;Bluetooth;Wi-Fi;a sensor;
+        a microcontroller;a GPU;RAM;a hard disk;a solid-state drive;a USB port;a barcode;a QR code;bitcoin;a data warehouse;a histogram;
+        linear regression;clustering;a random forest;reinforcement learning;a language model;tokenization;a knowledge graph;a dashboard""",
+    "life": """making tea;baking cookies;making pizza;cooking eggs;eating breakfast;packing lunch;feeding a baby;raising children;
+        training a cat;keeping fish;growing tomatoes;composting;mowing the lawn;painting with watercolors;origami;pottery;sewing;calligraphy;
+        learning the piano;learning Spanish;learning to code;learning to drive;learning to swim;riding a horse;climbing;rowing;boxing;
+        playing football;playing golf;jogging;losing weight;quitting smoking;dealing with anxiety;staying focused;setting goals;
+        building confidence;making decisions;apologizing;making small repairs;organizing a closet;decorating a room;choosing a gift;
+        writing a speech;writing a cover letter;starting a business;selling online;investing;paying off debt;buying a house;
+        preparing for retirement;planning a vacation;flying with children;finding a hobby;being a good neighbor;caring for parents""",
+    "history": """the Phoenicians;the Maya civilization;the Roman Republic;the Punic Wars;the Hundred Years' War;the Wars of the Roses;
+        the Thirty Years' War;the Spanish Inquisition;the Scientific Revolution;the Boxer Rebellion;the Opium Wars;the Irish famine;
+        the Spanish Civil War;the Battle of Britain;the Cuban Missile Crisis;the Vietnam War;the Korean War;the fall of the Soviet Union;
+        the invention of the radio;the invention of the car;the invention of photography;the discovery of America;the theory of relativity;
+        the Apollo program;the Suez Crisis;the Statue of Liberty;the Colosseum;Machu Picchu;the Parthenon;the Forbidden City""",
+    "place": """Turin;Barcelona;Lisbon;Prague;Budapest;Amsterdam;Stockholm;Copenhagen;Dublin;Edinburgh;Athens;Istanbul;Cairo;Nairobi;Lagos;
+        Mumbai;Delhi;Bangkok;Hanoi;Seoul;Beijing;Shanghai;Hong Kong;Melbourne;Auckland;Toronto;Vancouver;Chicago;Boston;San Francisco;
+        Los Angeles;Havana;Lima;Bogota;Buenos Aires;Rio de Janeiro""",
+    "thing": """a squirrel;a bear;a lion;a parrot;a goldfish;a spider;a butterfly;a rose;an oak;a seed;a cloud;a star;a comet;a compass;
+        a sword;a crown;a ring;a coin;a suitcase;a hat;a pair of shoes;a quilt;a teapot;a cake;an apple;a bowl of soup;a guitar;a drum;
+        a puppet;a doll;a chessboard;a swing;a playground;a museum;a hospital;a farm;a beach;a harbor;a canyon;a glacier;a ghost;a wizard;
+        a knight;a detective;a scientist;an astronaut;a grandmother;a stranger;a birthday;a wedding;a rainy night""",
+}
+
 HELD_OUT_TOPICS: dict[str, str] = {
     "science": "tornadoes;the speed of light;viruses;the carbon cycle;static electricity;the nervous system;asteroids;osmosis;tsunamis;batteries",
     "computing": "a blockchain;a graph database;a router;dynamic programming;a decision tree;a password manager;a heap;a web server",
@@ -160,8 +195,15 @@ def training_prompts(seed: int = 0) -> list[str]:
 
 
 def more_prompts(seed: int = 2) -> list[str]:
-    """The same request kinds over further topics, to train on further: about 2,400 prompts, none of them in the first."""
+    """The same request kinds over further topics: about 2,400 prompts, none of them in the first."""
     prompts = sorted(set(_all(MORE_TOPICS)) - set(training_prompts()))
+    random.Random(seed).shuffle(prompts)
+    return prompts
+
+
+def further_prompts(seed: int = 3) -> list[str]:
+    """And over still further topics: about 3,600 prompts, none of them in the first two."""
+    prompts = sorted(set(_all(FURTHER_TOPICS)) - set(training_prompts()) - set(more_prompts()))
     random.Random(seed).shuffle(prompts)
     return prompts
 

@@ -127,42 +127,42 @@ def batches(records: list[Record], draw: random.Random) -> Iterator[dict[str, Te
         }
 
 
-def forward(draft: Draft, batch: dict[str, Tensor], embedding: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield per step: draft logits ``[N, Vd]``, target logits over the draft vocabulary ``[N, Vd]``, index ``[N]`` of valid slots."""
-    slots, final = batch["slots"], batch["final"]
-    for step, hidden in enumerate(draft.unroll(embedding, batch["ids"], batch["aux"], slots)):
+def forward(draft: Draft, batch: dict[str, Tensor], embedding: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield per step: draft logits ``[N, Vd]``, the label's slot ``[N]`` and token ``[N]``, both for the ``N`` slots that have a label."""
+    slots, ids = batch["slots"], batch["ids"]
+    width = ids.shape[1]
+    row = torch.arange(len(ids))[:, None] * width
+    for step, hidden in enumerate(draft.unroll(embedding, ids, batch["aux"], slots)):
         valid = (batch["room"] > step).flatten().nonzero()[:, 0]
-        logits = draft.lm_head(draft.rms(hidden.flatten(0, 1)[valid], draft.norm))
-        at = (slots + 1 + step).clamp(max=final.shape[1] - 1)
-        state = final.gather(1, at[..., None].expand(-1, -1, final.shape[-1])).flatten(0, 1)[valid]
-        yield logits, F.linear(state.to(wanted.dtype), wanted), valid
+        label = (row + slots + 1 + step).flatten()[valid]
+        yield draft.lm_head(draft.rms(hidden.flatten(0, 1)[valid], draft.norm)), label, ids.flatten()[label + 1]
 
 
 def loss_of(draft: Draft, batch: dict[str, Tensor], embedding: Tensor, wanted: Tensor, to_draft: Tensor) -> Tensor:
     """Soft cross-entropy per step, weighted by ``STEP_DECAY**k``; slots whose true token the draft cannot say are left out."""
+    with torch.no_grad():  # once for all steps: step k at slot t and step 0 at slot t + k have the same label
+        target = F.linear(batch["final"].flatten(0, 1).to(wanted.dtype), wanted).softmax(-1)
     total = torch.zeros(())
-    for step, (logits, target, valid) in enumerate(forward(draft, batch, embedding, wanted)):
-        truth = batch["ids"].gather(1, (batch["slots"] + 2 + step).clamp(max=batch["ids"].shape[1] - 1)).flatten()[valid]
+    for step, (logits, label, truth) in enumerate(forward(draft, batch, embedding)):
         sayable = to_draft[truth] >= 0
-        per_slot = -(target.float().softmax(-1) * logits.float().log_softmax(-1)).sum(-1)
+        per_slot = logits.float().logsumexp(-1) - (target[label] * logits).sum(-1, dtype=torch.float32)
         total = total + STEP_DECAY**step * (per_slot * sayable).sum() / sayable.sum()
     return total
 
 
 @torch.inference_mode()
-def accuracy(draft: Draft, records: list[Record], embedding: Tensor, wanted: Tensor, draft_ids: Tensor) -> dict[str, list[float]]:
+def accuracy(draft: Draft, records: list[Record], embedding: Tensor, draft_ids: Tensor) -> dict[str, list[float]]:
     """Per step: ``acc`` (this step right) and ``joint`` (this and all earlier steps right), over every slot of the answers."""
     right, joint, count = torch.zeros(STEPS), torch.zeros(STEPS), torch.zeros(STEPS)
     for batch in batches(records, random.Random(0)):
-        so_far = torch.ones(batch["slots"].numel(), dtype=torch.bool)
+        so_far = torch.ones(batch["ids"].numel(), dtype=torch.bool)  # by the slot drafted from
         with torch.autocast("cpu", torch.bfloat16):
-            for step, (logits, _, valid) in enumerate(forward(draft, batch, embedding, wanted)):
-                truth = batch["ids"].gather(1, (batch["slots"] + 2 + step).clamp(max=batch["ids"].shape[1] - 1)).flatten()[valid]
+            for step, (logits, label, truth) in enumerate(forward(draft, batch, embedding)):
                 hit = draft_ids[logits.argmax(-1)] == truth
-                so_far[valid] &= hit
+                so_far[label - step] &= hit
                 right[step] += hit.sum()
-                joint[step] += so_far[valid].sum()
-                count[step] += len(valid)
+                joint[step] += so_far[label - step].sum()
+                count[step] += len(label)
     return {"acc": (right / count).tolist(), "joint": (joint / count).tolist()}
 
 
@@ -285,7 +285,7 @@ def main() -> None:
             draft.norm.copy_(final_norm)
     for epoch in train(draft, records, args.epochs, embedding, wanted, to_draft, args.peak):
         epoch += done
-        result = {"epoch": epoch, "answers": len(records), **accuracy(draft, held_out, embedding, wanted, draft_ids)}
+        result = {"epoch": epoch, "answers": len(records), **accuracy(draft, held_out, embedding, draft_ids)}
         result["accept_length"] = 1 + sum(result["joint"])
         log.append(result)
         print(json.dumps(result), flush=True)
