@@ -1,0 +1,114 @@
+"""The static check of a draft, as one result."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, shape_checks
+from eagle3diag.audit.loads import TensorLoad, predict
+from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
+from eagle3diag.checkpoints.tensors import Tensors
+from eagle3diag.engines import known_version, rules_of, split_engine
+from eagle3diag.errors import MismatchedInputs
+from eagle3diag.findings import Finding, Result
+
+
+@dataclass(frozen=True)
+class Audit(Result):
+    """What the running draft would consist of, and what does not fit.
+
+    ``needs_target_width``: fc's width in units of the target's hidden size: the number of aux states it was trained on.
+    """
+
+    draft: str
+    engine: str
+    engine_version: str
+    engine_known: bool
+    loads: tuple[TensorLoad, ...]
+    shapes: tuple[ShapeCheck, ...]
+    vocabulary: MapCheck | None
+    vocab_size: int
+    draft_vocab_size: int
+    hidden_size: int
+    target_hidden_size: int
+    needs_target_width: float
+    aux_boundaries: tuple[int, ...] | None
+    default_boundaries: tuple[int, ...] | None
+    tie_word_embeddings: bool
+    norm_before_residual: bool
+    assumed: tuple[str, ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        from eagle3diag.faults import judge
+
+        return judge(self)
+
+    def outcome(self, outcome: str) -> tuple[TensorLoad, ...]:
+        """All loads of one outcome."""
+        return tuple(load for load in self.loads if load.outcome == outcome)
+
+    @property
+    def missing_layer(self) -> tuple[str, ...]:
+        """Decoder-layer parameters that would be left uninitialised."""
+        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers."))
+
+
+def audit(
+    draft: str | os.PathLike[str] | Draft,
+    *,
+    engine: str = "sglang==0.5.23",
+    target: str | os.PathLike[str] | Target | None = None,
+) -> Audit:
+    """Predict, tensor by tensor, what ``engine`` would load, and check shapes and vocabulary map.
+
+    Only headers and the two small maps are read. The rules and their sources are in :mod:`eagle3diag.engines`.
+
+    Raises
+    ------
+    BadArgument: no facts about that engine. MismatchedInputs: ``target`` is not the one the draft fits (hidden size, vocabulary).
+    """
+    opened = open_draft(draft)
+    name, wanted = split_engine(engine)
+    version, known = known_version(name, wanted)
+    config = opened.config
+    base = None if target is None else open_target(target)
+    if base is not None:
+        _check_target(opened, base)
+    tensors = Tensors.of(opened.tensors)
+    shapes = {canonical: tensors.info(stored).shape for canonical, stored in opened.canonical().items()}
+    fc = shapes.get("fc.weight", (0, 0))
+    rules = rules_of(name)
+    return Audit(
+        draft=opened.name,
+        engine=name,
+        engine_version=str(version),
+        engine_known=known,
+        loads=predict(opened, version, name),
+        shapes=shape_checks(opened, shapes),
+        vocabulary=map_check(opened),
+        vocab_size=config.vocab_size,
+        draft_vocab_size=config.draft_vocab_size,
+        hidden_size=config.hidden_size,
+        target_hidden_size=config.target_hidden_size,
+        needs_target_width=fc[-1] / config.target_hidden_size if config.target_hidden_size else float("nan"),
+        aux_boundaries=config.aux_boundaries,
+        default_boundaries=None if base is None else rules.default_boundaries(base.n_layers),
+        tie_word_embeddings=config.tie_word_embeddings,
+        norm_before_residual=config.norm_before_residual,
+        assumed=config.assumed,
+    )
+
+
+def _check_target(draft: Draft, target: Target) -> None:
+    for what, ours, theirs in (
+        ("hidden size", draft.config.target_hidden_size, target.hidden_size),
+        ("vocabulary", draft.config.vocab_size, target.vocab_size),
+    ):
+        if ours != theirs:
+            raise MismatchedInputs(
+                f"the draft was made for a target of {what} {ours}, this one has {theirs}",
+                where=f"{draft.name} and {target.name}",
+                hint="give the target that the draft was trained for",
+            )
