@@ -109,7 +109,7 @@ def _diagnose(args: argparse.Namespace) -> int:
     if not given:
         raise BadArgument("nothing to look at", where="diagnose", hint="give at least one of --draft, --train, --live, --launch, --log")
     with progress.saying() as say:
-        result = diagnose(**given, engine=args.engine, progress=say)
+        result = diagnose(**given, engine=args.engine, assume_fixed=args.assume_fixed, progress=say)
     return _finish(result, args)
 
 
@@ -172,6 +172,9 @@ def _parser() -> argparse.ArgumentParser:
         "--acceptance", metavar="AL", help="the accept length that the server shows (1.00: nothing accepted), or a JSON file of counts"
     )
     verb.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
+    verb.add_argument(
+        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which was mended since; repeatable"
+    )
 
     verb = _verb(verbs, "compare", _compare, "hold what the draft is fed live against what it was trained on")
     verb.add_argument("train", metavar="TRAIN", help="dump from training")

@@ -24,9 +24,13 @@ class Fault:
     detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
+    shown_by: sets of evidence, any of which would show this fault directly; so its silence there speaks against it. Empty: none would.
+    typical: accept lengths reported of it where the draft is otherwise healthy, for cases without a replay.
     """
 
     id: str
     title: str
     detect: Callable[[Case], Finding | None]
     changes: Callable[[Case], Iterator[Change]] = _no_changes
+    shown_by: tuple[tuple[str, ...], ...] = ()
+    typical: tuple[float, float] | None = None

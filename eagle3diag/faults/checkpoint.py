@@ -165,9 +165,11 @@ def _map_misread(case: Case) -> Iterator[Change]:
     yield Change("FM-12", "arange read as offsets", net=arange)
 
 
+IN_FILES = (("draft",),)  # the checkpoint alone shows these
+
 FAULTS = (
-    Fault("FM-05", "decoder-layer keys dropped by the loader", _on_audit(dropped_names), _layer_lost),
-    Fault("FM-06", "head missing from the checkpoint and left random", _on_audit(missing_head), _head_lost),
-    Fault("FM-11", "d2t not saved", _on_audit(missing_map), _map_lost),
-    Fault("FM-12", "d2t holds absolute ids, or arange", _on_audit(misread_map), _map_misread),
+    Fault("FM-05", "decoder-layer keys dropped by the loader", _on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
+    Fault("FM-06", "head missing from the checkpoint and left random", _on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
+    Fault("FM-11", "d2t not saved", _on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
+    Fault("FM-12", "d2t holds absolute ids, or arange", _on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
 )
