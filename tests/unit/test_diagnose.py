@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,7 @@ def test_overdispersion_is_the_variance_ratio() -> None:
 class FakeCase:
     """A case whose replays are given: change name -> what its replay gives; combinations take the lowest of each position."""
 
-    plays: dict[str, tuple[float, ...]]
+    plays: Mapping[str, tuple[float, ...]]
     observed: Acceptance | None
     shows: bool = False
     healthy: Replay | None = None
@@ -108,7 +109,7 @@ class FakeCase:
         return self.shows and bool(sets)
 
 
-def weigh(monkeypatch: pytest.MonkeyPatch, plays: dict[str, tuple[float, ...]], seen: dict[str, Severity], **case: Any) -> Any:
+def weigh(monkeypatch: pytest.MonkeyPatch, plays: Mapping[str, tuple[float, ...]], seen: Mapping[str, Severity], **case: Any) -> Any:
     """``plays`` maps fault ids to what their counterfactual gives; ``seen`` those with direct evidence."""
     listed = tuple(
         Fault(name, name, lambda _: None, lambda _, name=name: iter([Change(name, name)]), (("live",),))  # type: ignore[misc]
