@@ -63,11 +63,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A set of faults, with the log of prior x likelihood and the accept length that it predicts (None: any)."""
+    """A set of faults, with the log of prior x likelihood, and whether it explains the number better than anything would."""
 
     faults: frozenset[str]
     log_weight: float
-    accept_length: float | None
     fits: bool
 
 
@@ -150,38 +149,40 @@ class _Weighing:
     def _suppose(self, faults: frozenset[str]) -> Hypothesis:
         prior = sum(math.log(c.present if f in faults else 1 - c.present) for f, c in self.candidates.items())
         predicted, open_ended = self._prediction(faults)
-        likelihood = self._likelihood(predicted) if predicted is not None else self._anything
-        if open_ended and predicted is not None:  # a fault that no replay shows may cost nothing or everything
-            likelihood = float(_log_sum((likelihood, self._anything)) - math.log(2))
-        length = None if predicted is None or open_ended else predicted.accept_length
-        made = Hypothesis(faults, prior + likelihood, length, likelihood > self._anything)
+        likelihood = self._likelihood(predicted)
+        if open_ended:  # a fault that no replay shows may cost nothing or everything
+            likelihood = _log_sum((likelihood, self._anything)) - math.log(2)
+        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything)
         self.hypotheses.append(made)
         return made
 
-    def _prediction(self, faults: frozenset[str]) -> tuple[Predicted | None, bool]:
-        """What the set predicts, and whether it holds a fault whose effect is not known."""
-        if self.healthy is None:
-            ranges = [self.candidates[f].fault.typical for f in faults]
-            known = [r for r in ranges if r is not None]
-            if not faults:
-                return Predicted(length=(WEAK, self.case.steps + 1.0)), False
-            return (Predicted(length=min(known, key=lambda r: r[1])) if known else None), len(known) < len(faults)
+    def _prediction(self, faults: frozenset[str]) -> tuple[Predicted, bool]:
+        """What the set predicts, and whether it holds a fault whose effect is not known at all."""
         shown = {f: best for f in sorted(faults) if (best := self._best(f)) is not None}
+        base = self._played_together(shown)
+        ranges = {f: r for f in faults - set(shown) if (r := self.candidates[f].fault.typical) is not None}
+        open_ended = len(shown) + len(ranges) < len(faults)
+        if not ranges:
+            return base, open_ended
+        low, high = min(ranges.values(), key=lambda r: r[1])
+        return Predicted(spread=self._spread, length=(low, max(low, min(high, base.length[1])))), open_ended
+
+    def _played_together(self, shown: dict[str, tuple[Change, Counterfactual, Replay]]) -> Predicted:
+        """The healthy replay with these faults at once; without a replay, what a draft that works gives, or nothing."""
+        if self.healthy is None:
+            return Predicted(spread=self._spread, length=(WEAK, self.case.steps + 1.0))
         if len(shown) <= 1:
-            replay = next((best[2] for best in shown.values()), self.healthy)
-        else:
-            name = " and ".join(best[0].name for best in shown.values())
-            self.say(f"counterfactual {'+'.join(shown)}: {name}")
-            played = self.case.play(*(best[0] for best in shown.values()))
-            assert played is not None
-            replay = played
-            self.series.append(self._counterfactual("+".join(shown), name, replay))
-        return self._predicted(replay), len(shown) < len(faults)
+            return self._predicted(next((best[2] for best in shown.values()), self.healthy))
+        name = " and ".join(best[0].name for best in shown.values())
+        self.say(f"counterfactual {'+'.join(shown)}: {name}")
+        played = self.case.play(*(best[0] for best in shown.values()))
+        assert played is not None
+        self.series.append(self._counterfactual("+".join(shown), name, played))
+        return self._predicted(played)
 
     def _look_further(self, seen: frozenset[str]) -> None:
         """Faults that were not seen, each alone beside what was; then the best sets grow by one more while nothing fits."""
-        hidden = [c for c in self.candidates.values() if not c.seen and (c.changes or c.fault.typical)]
-        hidden = [c for c in hidden if self.healthy is None or c.changes]
+        hidden = [c for c in self.candidates.values() if not c.seen and (c.fault.typical or (c.changes and self.healthy is not None))]
         tried = []
         for candidate in hidden:
             self._play_alone(candidate)
@@ -206,9 +207,11 @@ class _Weighing:
 
     @cached_property
     def _anything(self) -> float:
-        if self.observed is None:
-            return 0.0
-        return log_of_anything(self.observed, self.case.steps, self._predicted(self.healthy).spread if self.healthy else 1.0)
+        return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread)
+
+    @cached_property
+    def _spread(self) -> float:
+        return self._predicted(self.healthy).spread if self.healthy else 1.0
 
     # -- weights --------------------------------------------------------------------------------------------------------------------
 

@@ -51,23 +51,28 @@ def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> fl
     """Natural log of the probability (counts) or density (a bare accept length) of what was observed.
 
     With counts per position: a beta-binomial for each conditional acceptance, both sides thinned by the replay's over-dispersion.
-    Otherwise: a normal around the predicted accept length, of the variance of both and of :data:`TOLERANCE`.
+    Otherwise: a normal around the predicted accept length, of the variance of both and of :data:`TOLERANCE`. A prediction that is
+    only a range of accept lengths says nothing of the positions: there they are as likely as under :func:`log_of_anything`.
     """
-    if _has_positions(observed, steps) and len(predicted.p) == steps:
-        total, before, reached = 0.0, 1.0, 1.0
-        for share, said in zip(observed.p, predicted.p, strict=True):
-            assert observed.rounds is not None
-            trials = round(observed.rounds * reached / predicted.spread)
-            if trials < 1:
-                break
-            weight = min(predicted.rounds * before / predicted.spread, CONCENTRATION)
-            c = said / before if before > 0 else 0.5
-            total += _beta_binomial(round(trials * share / reached), trials, c * weight + 0.5, (1 - c) * weight + 0.5)
-            before, reached = said, share
-        return total
-    length = observed.length
-    if length is None:
+    if observed.length is None:
         return 0.0
+    if not _has_positions(observed, steps):
+        return _of_length(predicted, observed, observed.length)
+    if len(predicted.p) != steps:
+        return log_of_anything(observed, steps, predicted.spread) + _of_length(predicted, observed, observed.length) + log(steps)
+    total, before, reached = 0.0, 1.0, 1.0
+    for share, said in zip(observed.p, predicted.p, strict=True):
+        trials = _trials(observed, reached, predicted.spread)
+        if trials < 1:
+            break
+        weight = min(predicted.rounds * before / predicted.spread, CONCENTRATION)
+        c = said / before if before > 0 else 0.5
+        total += _beta_binomial(round(trials * share / reached), trials, c * weight + 0.5, (1 - c) * weight + 0.5)
+        before, reached = said, share
+    return total
+
+
+def _of_length(predicted: Predicted, observed: Acceptance, length: float) -> float:
     seen = observed.interval
     wide = 0.0 if seen is None else (seen[1] - seen[0]) / (2 * Z95)
     low, high = predicted.length
@@ -83,10 +88,9 @@ def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> fl
 def log_of_anything(observed: Acceptance, steps: int, spread: float = 1.0) -> float:
     """The same for "none of these": every conditional acceptance, or every accept length from 1 to ``steps + 1``, alike."""
     if _has_positions(observed, steps):
-        assert observed.rounds is not None
         total, reached = 0.0, 1.0
         for share in observed.p:
-            trials = round(observed.rounds * reached / spread)
+            trials = _trials(observed, reached, spread)
             if trials < 1:
                 break
             total -= log(trials + 1)
@@ -103,6 +107,11 @@ def _beta_binomial(hits: int, trials: int, a: float, b: float) -> float:
 
 def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+def _trials(observed: Acceptance, reached: float, spread: float) -> int:
+    """Rounds that came as far as a position, thinned by how alike they are."""
+    return round((observed.rounds or 0) * reached / spread)
 
 
 def _has_positions(observed: Acceptance, steps: int) -> bool:

@@ -70,6 +70,16 @@ def test_a_range_from_reports_is_uniform_with_soft_ends() -> None:
     assert density[900] == pytest.approx(density[1100], rel=1e-3)
 
 
+def test_a_range_says_nothing_of_the_positions() -> None:
+    """With counts at hand it is held against "anything" by the accept length alone: the odds are those of the bare length."""
+    for seen in (COLLAPSED, HALF):
+        counted, bare = acceptance(seen), Acceptance(accept_length=1 + sum(seen))
+        inside, outside = Predicted(length=(1.0, 1.2)), Predicted(length=(1.3, 1.6))
+        odds = log_likelihood(inside, counted, 3) - log_likelihood(outside, counted, 3)
+        assert odds * (log_likelihood(inside, bare, 3) - log_likelihood(outside, bare, 3)) > 0
+        assert (log_likelihood(inside, counted, 3) > log_of_anything(counted, 3)) is (seen is COLLAPSED)
+
+
 def test_anything_sums_to_one_over_all_counts() -> None:
     """ "None of these" spreads its probability evenly over every outcome that is possible."""
     total = sum(math.exp(log_of_anything(acceptance((i / 20, j / 20), 20), 2)) for i in range(21) for j in range(i + 1))
