@@ -143,6 +143,12 @@ def _capture(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _notebooks(args: argparse.Namespace) -> int:
+    from eagle3diag.cli_notebooks import run
+
+    return run(args)
+
+
 def _demo(args: argparse.Namespace) -> int:
     from eagle3diag import demo
 
@@ -209,6 +215,11 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
     verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
     verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+
+    verb = _verb(verbs, "notebooks", _notebooks, "copy the guided notebooks, with your paths filled in", result=False)
+    verb.add_argument("out", metavar="DIR")
+    for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
+        verb.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
 
     verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
     verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")
