@@ -8,9 +8,12 @@ from typing import Any
 
 from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
 from eagle3diag.checkpoints.latent import LatentAttention, read_latent
-from eagle3diag.checkpoints.names import canonical_names, layer_count
+from eagle3diag.checkpoints.names import canonical_names, layer_numbers
 from eagle3diag.checkpoints.recognise import EAGLE3, KIND_WORDS, Marks, kind_of, trainer_of
 from eagle3diag.checkpoints.tensors import Tensors
+
+#: No target has as many blocks; a number above it is damage, and would only cost memory.
+MOST_LAYERS = 1000
 
 #: speculators' ``transformer_layer_config`` holds only what differs from these (``to_diff_dict``).
 #: Source: Transformers 5.24, ``models/{llama,qwen3}/configuration_*.py``.
@@ -221,9 +224,9 @@ def _aux_boundaries(top: Fields, speculators: bool, latent: bool) -> tuple[int, 
 
 
 def _n_aux(top: Fields, boundaries: tuple[int, ...] | None, target_hidden: int, shapes: _Shapes) -> int:
-    said = top.integer("num_aux_hidden_states") or (len(boundaries) if boundaries else None)
+    said = top.integer("num_aux_hidden_states", most=MOST_LAYERS) or (len(boundaries) if boundaries else None)
     width = shapes.of("fc.weight", 1)
-    if width is not None and target_hidden and width % target_hidden == 0:
+    if width is not None and target_hidden and width % target_hidden == 0 and width // target_hidden <= MOST_LAYERS:
         return width // target_hidden
     if width is not None:
         top.note(f"fc takes {width} columns, which is no multiple of the target's hidden size {target_hidden}: n_aux is the config's")
@@ -262,9 +265,9 @@ def _head_dim(layer: Fields, hidden: int, heads: int, shapes: _Shapes) -> int | 
 
 
 def _layers(layer: Fields, tensors: Tensors | None) -> int:
-    found = layer.integer("num_hidden_layers")
+    found = layer.integer("num_hidden_layers", most=MOST_LAYERS)
     if found is None:
-        found = (layer_count(tensors) if tensors is not None else 0) or 1
+        found = len(layer_numbers(tensors or ())) or 1
         layer.note(f"no num_hidden_layers: {found}" + (", as many as the checkpoint holds" if tensors is not None else ""))
     return found
 

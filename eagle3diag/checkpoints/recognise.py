@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eagle3diag.checkpoints.names import canonical_names, layer_count
+from eagle3diag.checkpoints.names import canonical_names, layer_numbers
 from eagle3diag.checkpoints.tensors import Tensors
 
 EAGLE3 = ("eagle3", "peagle")
@@ -92,7 +92,7 @@ def kind_of(marks: Marks) -> tuple[str, str]:
         return _MARKERS[marker], f"speculators_model_type {marker}"
     for kind, pattern in _NAMES:
         if named := sorted(n for n in marks.names if pattern.search(n)):
-            if kind == "mtp" and layer_count(marks.names) > 3:  # a target that carries its MTP layers along
+            if kind == "mtp" and len(layer_numbers(marks.names)) > 3:  # a target that carries its MTP layers along
                 break
             return kind, f"the name {named[0]}"
     if any(n.removeprefix("model.").endswith(".hidden_norm.weight") for n in marks.names):

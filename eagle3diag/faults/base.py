@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from eagle3diag.audit import Audit
 from eagle3diag.case import Case
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change
@@ -30,3 +31,12 @@ class Fault:
     title: str
     detect: Callable[[Case], Finding | None]
     changes: Callable[[Case], Iterator[Change]] = _no_changes
+
+
+def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:
+    """A judge of the audit as the ``detect`` of a fault."""
+
+    def detect(case: Case) -> Finding | None:
+        return judge(case.audit) if case.audit is not None else None
+
+    return detect
