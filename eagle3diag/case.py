@@ -14,6 +14,7 @@ from eagle3diag.compare import Comparison, compare
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import at, known_version
 from eagle3diag.engines.sglang import ACCEPT_RATE
+from eagle3diag.errors import BadArgument, MissingPart
 from eagle3diag.repair import map_is_lost, repaired
 from eagle3diag.replay import Change, Net, Replay, build, check_target, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
@@ -157,14 +158,27 @@ class Case:
 
     @cached_property
     def net(self) -> Net | None:
-        """The draft as a healthy engine would run it; None when it cannot be built, as without a target or with its map lost for good."""
-        if (
-            self.draft is None
-            or map_is_lost(self.healthy_draft)
-            or (self.target is None and "embed_tokens.weight" not in self.draft.canonical())
-        ):
-            return None
-        return build(self.healthy_draft, self.target)
+        """The draft as a healthy engine would run it; None when it cannot be built: see :attr:`unplayable`."""
+        return None if isinstance(self._built, str) else self._built
+
+    @property
+    def unplayable(self) -> str | None:
+        """Why there is no net, for want of a part of the draft or the target; None where there is one, or no draft."""
+        return self._built if isinstance(self._built, str) and self._built else None
+
+    @cached_property
+    def _built(self) -> Net | str:
+        if self.draft is None or map_is_lost(self.healthy_draft) or self.draft.config.kind != "eagle3":
+            return ""
+        if self.target is None and "embed_tokens.weight" not in self.draft.canonical():
+            return "no target: the draft borrows its embedding"
+        wrong = audit(self.healthy_draft).shapes
+        if wrong:  # the forward would end in an error of torch
+            return f"{wrong[0].name} is {list(wrong[0].found)}, expected {list(wrong[0].expected)}"
+        try:
+            return build(self.healthy_draft, self.target)
+        except (MissingPart, BadArgument) as error:  # a bad draft is a finding; the audit names it
+            return error.what
 
     @cached_property
     def healthy_draft(self) -> Draft:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from eagle3diag.checkpoints import Draft
+from eagle3diag.checkpoints.shapes import Shape, expected_shapes
+
+PADDING = 1024
+"""Vocabularies that differ by less are one vocabulary, which one side padded to a multiple of 64 to 1024 (test C8)."""
+
+
+def padded(size: int, other: int) -> bool:
+    """Whether two sizes of a vocabulary differ by padding only."""
+    return 0 < abs(size - other) < PADDING <= min(size, other)
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,8 @@ class MapCheck:
     """Facts of ``d2t``, counted under both readings: as offsets (the convention) and as absolute ids.
 
     ``agree_*``: share of the draft ids whose target id is marked in ``t2d`` (None without ``t2d``). ``in_range_*``: share inside the
-    vocabulary. ``unique_*``: share of distinct target ids.
+    vocabulary. ``unique_*``: share of distinct target ids. ``marked``: how many ids ``t2d`` marks; ``marked_first``: these are the first
+    ones, ``0`` to ``marked - 1``. ``first``: ``d2t`` names the ids ``0`` to ``length - 1``. ``dtype``: of ``d2t``.
     """
 
     length: int
@@ -37,27 +48,21 @@ class MapCheck:
     all_zero: bool
     arange: bool
     marked: int | None
+    marked_first: bool = False
+    first: bool = False
+    dtype: str = "int64"
 
 
-def shape_checks(draft: Draft, found: dict[str, tuple[int, ...]]) -> tuple[ShapeCheck, ...]:
-    """Those of ``found`` (canonical name to shape) that differ from what the config promises."""
-    c = draft.config
-    h, q, kv = c.hidden_size, c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    expected = {
-        "layers.0.self_attn.q_proj.weight": (q, 2 * h),
-        "layers.0.self_attn.k_proj.weight": (kv, 2 * h),
-        "layers.0.self_attn.v_proj.weight": (kv, 2 * h),
-        "layers.0.self_attn.o_proj.weight": (h, q),
-        "layers.0.mlp.gate_proj.weight": (c.intermediate_size, h),
-        "layers.0.mlp.up_proj.weight": (c.intermediate_size, h),
-        "layers.0.mlp.down_proj.weight": (h, c.intermediate_size),
-        "norm.weight": (h,),
-        "lm_head.weight": (c.draft_vocab_size, h),
-        "fc.weight": (h, c.n_aux * c.target_hidden_size),
-        "d2t": (c.draft_vocab_size,),
-        "t2d": (c.vocab_size,),
-    }
-    return tuple(ShapeCheck(name, shape, found[name]) for name, shape in expected.items() if name in found and found[name] != shape)
+def shape_checks(draft: Draft, found: Mapping[str, Shape]) -> tuple[ShapeCheck, ...]:
+    """Those of ``found`` (canonical name to shape) that differ from what the config promises. Packed codes of a quantised weight have
+    shapes of their own and are left out."""
+    names = draft.canonical()
+    packed = {"uint8", "int8", "int32", "float4_e2m1fn_x2"}
+    return tuple(
+        ShapeCheck(name, shape, found[name])
+        for name, shape in expected_shapes(draft.config).items()
+        if name in found and found[name] != shape and (name in ("d2t", "t2d") or draft.tensors.info(names[name]).dtype not in packed)
+    )
 
 
 def map_check(draft: Draft) -> MapCheck | None:
@@ -65,19 +70,21 @@ def map_check(draft: Draft) -> MapCheck | None:
     vocabulary = draft.vocabulary
     if vocabulary is None:
         return None
-    d2t, t2d, n = vocabulary.d2t.long().flatten(), vocabulary.t2d, draft.config.vocab_size
+    d2t, n = vocabulary.draft_ids - torch.arange(vocabulary.size), draft.config.vocab_size
+    t2d = None if vocabulary.t2d is None else vocabulary.t2d.flatten().bool()
     place = torch.arange(len(d2t))
 
     def share(hits: torch.Tensor) -> float:
         return float(hits.double().mean()) if len(hits) else float("nan")
 
     def agree(ids: torch.Tensor) -> float | None:
-        if t2d is None:
+        if t2d is None or not len(t2d):
             return None
         inside = (ids >= 0) & (ids < len(t2d))
-        return share(inside & t2d.bool()[ids.clamp(0, len(t2d) - 1)])
+        return share(inside & t2d[ids.clamp(0, len(t2d) - 1)])
 
-    offset, absolute = place + d2t, d2t
+    offset, absolute = vocabulary.draft_ids, d2t
+    marked = None if t2d is None else int(t2d.sum())
     return MapCheck(
         length=len(d2t),
         declared=draft.config.draft_vocab_size,
@@ -89,5 +96,8 @@ def map_check(draft: Draft) -> MapCheck | None:
         agree_absolute=agree(absolute),
         all_zero=bool((d2t == 0).all()),
         arange=bool(len(d2t) > 1 and (d2t == place).all()),
-        marked=None if t2d is None else int(t2d.bool().sum()),
+        marked=marked,
+        marked_first=bool(t2d is not None and marked and t2d[:marked].all()),
+        first=bool(torch.equal(offset.sort().values, place)),
+        dtype=str(vocabulary.d2t.dtype).removeprefix("torch."),
     )

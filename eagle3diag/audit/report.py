@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, shape_checks
+from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, padded, shape_checks
+from eagle3diag.audit.facts import Facts, gather
 from eagle3diag.audit.loads import TensorLoad, predict
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.checkpoints.tensors import Tensors
@@ -38,6 +39,7 @@ class Audit(Result):
     tie_word_embeddings: bool
     norm_before_residual: bool
     assumed: tuple[str, ...]
+    facts: Facts | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -98,15 +100,17 @@ def audit(
         tie_word_embeddings=config.tie_word_embeddings,
         norm_before_residual=config.norm_before_residual,
         assumed=config.assumed,
+        facts=gather(opened, base),
     )
 
 
 def _check_target(draft: Draft, target: Target) -> None:
+    """Padding apart, which is a finding."""
     for what, ours, theirs in (
         ("hidden size", draft.config.target_hidden_size, target.hidden_size),
         ("vocabulary", draft.config.vocab_size, target.vocab_size),
     ):
-        if ours != theirs:
+        if ours and ours != theirs and not (what == "vocabulary" and padded(ours, theirs)):
             raise MismatchedInputs(
                 f"the draft was made for a target of {what} {ours}, this one has {theirs}",
                 where=f"{draft.name} and {target.name}",

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
-from eagle3diag.checkpoints.names import canonical_names, layer_count
+from eagle3diag.checkpoints.latent import LatentAttention, read_latent
+from eagle3diag.checkpoints.names import canonical_names, layer_numbers
+from eagle3diag.checkpoints.recognise import EAGLE3, KIND_WORDS, Marks, kind_of, trainer_of
 from eagle3diag.checkpoints.tensors import Tensors
+
+#: No target has as many blocks; a number above it is damage, and would only cost memory.
+MOST_LAYERS = 1000
 
 #: speculators' ``transformer_layer_config`` holds only what differs from these (``to_diff_dict``).
 #: Source: Transformers 5.24, ``models/{llama,qwen3}/configuration_*.py``.
@@ -45,7 +50,14 @@ class DraftConfig:
     aux_boundaries: boundaries that the config says the draft consumes, in the listed order; None when it says nothing.
     n_aux: how many aux states ``fc`` takes: its width over ``target_hidden_size`` when the tensors are there, else what the config says.
     rope_scaling: None for the plain rotation, else the raw object with ``rope_type`` set.
-    style: ``"flat"`` (SafeAILab, SpecForge, ModelOpt, ...) or ``"speculators"``.
+    latent: the sizes of multi-head latent attention; None for the dense kind. ``head_dim`` is then the width of a query head.
+    sliding_window: tokens that the draft's layers look back; None where they see everything.
+    quantization: the scheme that the config names for the weights, such as ``"fp8"``; None when it names none.
+    use_aux_hidden_state: false for a draft that reads the target's final state only, and has no ``fc``.
+    style: ``"flat"`` (SafeAILab, SpecForge, Model-Optimizer, ...) or ``"speculators"``.
+    kind: ``"eagle3"``, or what else it is: see :data:`~eagle3diag.checkpoints.recognise.KIND_WORDS`. Of other kinds only what the file
+        says is filled in, sizes that it does not name are 0.
+    trainer: whose layout it is, such as ``"SpecForge"``; ``"unknown"`` when no sign is seen. ``assumed`` tells the grounds of both.
     assumed: everything that the file did not say and that was filled in, one sentence each.
     raw: the file as it was read.
     """
@@ -72,9 +84,15 @@ class DraftConfig:
     norm_output: bool
     tie_word_embeddings: bool
     attention_bias: bool
+    latent: LatentAttention | None
+    sliding_window: int | None
+    quantization: str | None
+    use_aux_hidden_state: bool
     dtype: str | None
     architecture: str
     style: str
+    kind: str
+    trainer: str
     assumed: tuple[str, ...]
     raw: Mapping[str, Any]
 
@@ -87,33 +105,38 @@ def read_config(raw: Mapping[str, Any], tensors: Tensors | None = None, *, where
     MissingPart: a field that is needed is absent and cannot be derived.
     UnreadableFile: a field has the wrong type.
     """
-    speculators = "speculators_model_type" in raw or isinstance(raw.get("transformer_layer_config"), Mapping)
+    marks = Marks.of(raw, tensors)
+    speculators = marks.speculators
     top = Fields(raw, where)
-    layer = Fields(_layer_config(top), where) if speculators else top
+    kind, trainer = _recognised(marks, top)
+    lenient = kind not in EAGLE3
+    nested = speculators and not (lenient and raw.get("transformer_layer_config") is None)
+    layer = Fields(_layer_config(top), where) if nested else top
     layer.assumed = top.assumed  # one list of notes, in the order of reading
     shapes = _Shapes(tensors)
 
-    hidden = layer.integer("hidden_size")
-    if hidden is None and speculators:
-        hidden = shapes.of("norm.weight", 0)
-    if hidden is None:
-        raise layer.missing("hidden_size", "the width of the draft")
-    heads = layer.integer("num_attention_heads")
-    if heads is None:
-        raise layer.missing("num_attention_heads", "how many query heads the draft has")
+    def needed(found: int | None, name: str, meaning: str) -> int:
+        if found is None and not lenient:
+            raise layer.missing(name, meaning)
+        return found or 0
+
+    hidden = needed(
+        layer.integer("hidden_size") or (shapes.of("norm.weight", 0) if speculators else None), "hidden_size", "the width of the draft"
+    )
+    heads = needed(layer.integer("num_attention_heads"), "num_attention_heads", "how many query heads the draft has")
     target_hidden = top.integer("target_hidden_size") or hidden
     vocab = layer.integer("vocab_size") or shapes.of("t2d", 0) or shapes.of("embed_tokens.weight", 0)
-    if vocab is None:
-        raise layer.missing("vocab_size", "the size of the target's vocabulary")
+    vocab = needed(vocab, "vocab_size", "the size of the target's vocabulary")
+    latent = read_latent(layer, heads, shapes.of) if not lenient and _is_latent(marks) else None
     theta, scaling = rope(layer)
-    boundaries = _aux_boundaries(top, speculators)
+    boundaries = _aux_boundaries(top, speculators, latent is not None)
     return DraftConfig(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
-        intermediate_size=_intermediate(layer, shapes),
+        intermediate_size=needed(_intermediate(layer, shapes), "intermediate_size", "the inner width of the draft's MLP"),
         num_heads=heads,
         num_kv_heads=_kv_heads(layer, heads),
-        head_dim=_head_dim(layer, hidden, heads, shapes),
+        head_dim=latent.qk_head_dim if latent else needed(_head_dim(layer, hidden, heads, shapes), "head_dim", "the width of a head"),
         num_layers=_layers(layer, tensors),
         vocab_size=vocab,
         draft_vocab_size=_draft_vocab(top, vocab, shapes),
@@ -131,10 +154,16 @@ def read_config(raw: Mapping[str, Any], tensors: Tensors | None = None, *, where
         norm_output=top.flag("norm_output", "eagle_config.return_hidden_post_norm"),
         tie_word_embeddings=top.flag("tie_word_embeddings"),
         attention_bias=layer.flag("attention_bias"),
+        latent=latent,
+        sliding_window=_window(layer),
+        quantization=_quantization(top),
+        use_aux_hidden_state=top.flag("eagle_config.use_aux_hidden_state", "use_aux_hidden_state", default=True),
         dtype=dtype_of(top) or dtype_of(layer),
-        architecture=_architecture(top),
+        architecture=marks.architecture,
         style="speculators" if speculators else "flat",
-        assumed=tuple(top.assumed),
+        kind=kind,
+        trainer=trainer,
+        assumed=tuple(top.assumed[:1] if lenient else top.assumed),  # of another kind, only what it is
         raw=raw,
     )
 
@@ -169,9 +198,16 @@ def _layer_config(top: Fields) -> Mapping[str, Any]:
     return {**nested, **filled}
 
 
-def _aux_boundaries(top: Fields, speculators: bool) -> tuple[int, ...] | None:
-    """Flat configs list OUTPUT ids in ``eagle_config`` (boundary = id + 1); speculators and vLLM list STATE ids at the top (= boundary)."""
+def _aux_boundaries(top: Fields, speculators: bool, latent: bool) -> tuple[int, ...] | None:
+    """Flat configs list OUTPUT ids in ``eagle_config`` (boundary = id + 1); speculators and vLLM list STATE ids at the top (= boundary).
+
+    MLA drafts (DeepSeek, Kimi) exist with either: a list that starts at 1 holds output ids, any other one state ids. That is how their
+    published heads were trained, and how SGLang reads them since 0.5.13 (``deepseek_v2.py``, PR #25454).
+    """
     outputs = None if speculators else top.numbers("eagle_config.eagle_aux_hidden_state_layer_ids")
+    if outputs is not None and latent and outputs[0] != 1:
+        top.note("aux layer ids of an MLA draft that do not start at 1: read as state ids, as SGLang reads them since 0.5.13")
+        return outputs
     if outputs is not None:
         return tuple(i + 1 for i in outputs)
     states = top.numbers("eagle_aux_hidden_state_layer_ids")
@@ -188,9 +224,9 @@ def _aux_boundaries(top: Fields, speculators: bool) -> tuple[int, ...] | None:
 
 
 def _n_aux(top: Fields, boundaries: tuple[int, ...] | None, target_hidden: int, shapes: _Shapes) -> int:
-    said = top.integer("num_aux_hidden_states") or (len(boundaries) if boundaries else None)
+    said = top.integer("num_aux_hidden_states", most=MOST_LAYERS) or (len(boundaries) if boundaries else None)
     width = shapes.of("fc.weight", 1)
-    if width is not None and width % target_hidden == 0:
+    if width is not None and target_hidden and width % target_hidden == 0 and width // target_hidden <= MOST_LAYERS:
         return width // target_hidden
     if width is not None:
         top.note(f"fc takes {width} columns, which is no multiple of the target's hidden size {target_hidden}: n_aux is the config's")
@@ -200,12 +236,9 @@ def _n_aux(top: Fields, boundaries: tuple[int, ...] | None, target_hidden: int, 
     return said
 
 
-def _intermediate(layer: Fields, shapes: _Shapes) -> int:
+def _intermediate(layer: Fields, shapes: _Shapes) -> int | None:
     found = layer.integer("intermediate_size")
-    if found is None:
-        found = shapes.of("layers.0.mlp.gate_proj.weight", 0)
-        if found is None:
-            raise layer.missing("intermediate_size", "the inner width of the draft's MLP")
+    if found is None and (found := shapes.of("layers.0.mlp.gate_proj.weight", 0)) is not None:
         layer.note(f"no intermediate_size: {found}, the rows of gate_proj")
     return found
 
@@ -217,24 +250,24 @@ def _kv_heads(layer: Fields, heads: int) -> int:
     return found or heads
 
 
-def _head_dim(layer: Fields, hidden: int, heads: int, shapes: _Shapes) -> int:
+def _head_dim(layer: Fields, hidden: int, heads: int, shapes: _Shapes) -> int | None:
     found = layer.integer("head_dim")
-    if found is not None:
+    if found is not None or not heads:
         return found
     if hidden % heads == 0:
         layer.note(f"no head_dim: {hidden // heads} = hidden_size / num_attention_heads")
         return hidden // heads
     rows = shapes.of("layers.0.self_attn.q_proj.weight", 0)
     if rows is None or rows % heads:
-        raise layer.missing("head_dim", f"hidden_size {hidden} is no multiple of {heads} heads")
+        return None
     layer.note(f"no head_dim: {rows // heads} = rows of q_proj / num_attention_heads")
     return rows // heads
 
 
 def _layers(layer: Fields, tensors: Tensors | None) -> int:
-    found = layer.integer("num_hidden_layers")
+    found = layer.integer("num_hidden_layers", most=MOST_LAYERS)
     if found is None:
-        found = (layer_count(tensors) if tensors is not None else 0) or 1
+        found = len(layer_numbers(tensors or ())) or 1
         layer.note(f"no num_hidden_layers: {found}" + (", as many as the checkpoint holds" if tensors is not None else ""))
     return found
 
@@ -262,11 +295,42 @@ def _norm_before_residual(top: Fields, speculators: bool) -> bool:
     return top.flag("norm_before_residual")
 
 
-def _architecture(top: Fields) -> str:
-    found = top.value("architectures")
-    if isinstance(found, list) and found and isinstance(found[0], str):
-        return found[0]
-    return ""
+def _recognised(marks: Marks, top: Fields) -> tuple[str, str]:
+    """Kind and trainer, with their grounds noted."""
+    kind, grounds = kind_of(marks)
+    if kind != "eagle3":
+        top.note(f"this is {KIND_WORDS[kind]}, as seen by {grounds}")
+        return kind, "speculators" if marks.speculators else "unknown"
+    trainer, words = trainer_of(marks)
+    top.note(words)
+    return kind, trainer
+
+
+def _is_latent(marks: Marks) -> bool:
+    """By the tensors where there are any: a config inherited from a DeepSeek target names MLA's sizes for a dense draft too."""
+    if marks.names:
+        return marks.named(r"self_attn\.kv_a_proj_with_mqa\.")
+    return "Deepseek" in marks.architecture and "kv_lora_rank" in marks.raw
+
+
+def _window(layer: Fields) -> int | None:
+    """The window that the draft's own layers have: ``layer_types`` decides, and only where it is as long as the draft has layers; a longer
+    one is the target's. Without it ``use_sliding_window`` decides, which Qwen's configs carry as false beside a number."""
+    types, layers = layer.value("layer_types"), layer.value("num_hidden_layers")
+    window = layer.value("sliding_window")
+    if type(window) is not int or window <= 0:
+        return None
+    if isinstance(types, list):
+        return window if len(types) == layers and "sliding_attention" in types else None
+    return window if layer.value("use_sliding_window") is True else None
+
+
+def _quantization(top: Fields) -> str | None:
+    found = top.value("quantization_config", "compression_config")
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, Mapping) else found
+    return method if isinstance(method, str) else "unnamed"
 
 
 __all__ = ["DraftConfig", "read_config"]

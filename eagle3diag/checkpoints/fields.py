@@ -37,15 +37,15 @@ class Fields:
                 return name, at
         return names[0], None
 
-    def integer(self, *names: str) -> int | None:
-        """A positive whole number, or None when absent."""
+    def integer(self, *names: str, most: int = 1 << 40) -> int | None:
+        """A positive whole number up to ``most``, or None when absent."""
         name, found = self._first(names)
         if found is None:
             return None
         if isinstance(found, float) and found.is_integer():
             found = int(found)
-        if type(found) is not int or not 0 < found < 1 << 40:
-            raise self.wrong(name, found, "a positive whole number")
+        if type(found) is not int or not 0 < found <= most:
+            raise self.wrong(name, found, "a positive whole number" + (f" up to {most}" if type(found) is int and found > most else ""))
         return found
 
     def number(self, *names: str) -> float | None:

@@ -38,9 +38,9 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def layer_count(names: Iterable[str]) -> int:
-    """How many distinct layers the names speak of."""
-    return len({m.group(1) for n in names if (m := _LAYER.match(canonical(n)))})
+def layer_numbers(names: Iterable[str]) -> tuple[int, ...]:
+    """The numbers of the layers that the names speak of, ascending."""
+    return tuple(sorted({int(m.group(1)) for n in names if (m := _LAYER.match(canonical(n)))}))
 
 
-__all__ = ["canonical", "canonical_names", "layer_count"]
+__all__ = ["canonical", "canonical_names", "layer_numbers"]

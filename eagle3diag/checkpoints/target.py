@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle3diag.checkpoints.fields import Fields, dtype_of
+from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
 from eagle3diag.checkpoints.files import existing, kind, read_json
 from eagle3diag.checkpoints.tensors import TensorFiles, Tensors
 from eagle3diag.errors import MissingPart
@@ -64,6 +64,53 @@ class Target:
     def rms_norm_eps(self) -> float:
         """Epsilon of the norms; 1e-6, LlamaConfig's default, when the config has none."""
         return self._fields.number("rms_norm_eps", "norm_eps", "layer_norm_eps") or 1e-6
+
+    @property
+    def rope(self) -> tuple[float, Mapping[str, Any] | None]:
+        """RoPE base and scaling, as :func:`~eagle3diag.checkpoints.fields.rope` reads them."""
+        return rope(self._fields)
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """The longest context that the config names."""
+        return self._fields.integer("max_position_embeddings")
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The ``quantization_config``, wherever a multimodal config has it; empty for plain weights."""
+        for part in (self.config, self.text_config):
+            found = part.get("quantization_config")
+            if isinstance(found, Mapping):
+                return found
+        return {}
+
+    @cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Ids that end an answer: of ``generation_config.json`` where there is one that names some, else of the config.
+
+        Raises
+        ------
+        UnreadableFile: ``generation_config.json`` is there and is no JSON object.
+        """
+        return _ids(self._beside("generation_config.json").get("eos_token_id")) or _ids(self.text_config.get("eos_token_id"))
+
+    @cached_property
+    def special_tokens(self) -> Mapping[int, str]:
+        """Id -> word of the special tokens that ``tokenizer_config.json`` lists (chat marks among them); empty where it lists none."""
+        listed = self._beside("tokenizer_config.json").get("added_tokens_decoder")
+        if not isinstance(listed, Mapping):
+            return {}
+        return {
+            int(i): str(entry.get("content"))
+            for i, entry in listed.items()
+            if isinstance(entry, Mapping) and entry.get("special") is True and i.isdecimal() and len(i) < 10
+        }
+
+    def _beside(self, name: str) -> Mapping[str, Any]:
+        """A JSON file in the target's folder; empty where there is none, as for a target in memory."""
+        path = Path(self.path)
+        file = (path if kind(path) == "folder" else path.parent) / name
+        return read_json(file) if kind(file) == "file" else {}
 
     @property
     def dtype(self) -> str | None:
@@ -122,6 +169,12 @@ def open_target(source: str | os.PathLike[str] | Target) -> Target:
     path = existing(source, "a target (a folder with config.json and weights)")
     raw = read_json((path if kind(path) == "folder" else path.parent) / "config.json")
     return Target(str(path), raw, TensorFiles.open(path))
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    """One id or a list of them, as tuple; what is neither counts as none."""
+    listed = value if isinstance(value, list) else [value]
+    return tuple(i for i in listed if type(i) is int and i >= 0)
 
 
 def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagle3diag.errors import UnreadableFile
+
 
 @dataclass(frozen=True, eq=False)
 class VocabularyMap:
@@ -25,11 +27,14 @@ class VocabularyMap:
 
     @classmethod
     def from_tables(cls, d2t: Tensor, t2d: Tensor | None = None) -> VocabularyMap:
-        """Add the offsets up.
+        """Add the offsets up. Raises :class:`~eagle3diag.errors.UnreadableFile` for a dtype that holds no numbers, such as packed codes.
 
         >>> VocabularyMap.from_tables(torch.tensor([0, 2, 2])).draft_ids.tolist()
         [0, 3, 4]
         """
+        for name, table in (("d2t", d2t), ("t2d", t2d)):
+            if table is not None and (table.is_complex() or "float4" in str(table.dtype) or "float8" in str(table.dtype)):
+                raise UnreadableFile(f"{name} is {table.dtype}, expected whole numbers", hint="export the draft again")
         offsets = d2t.detach().to("cpu").reshape(-1).to(torch.int64)
         return cls(offsets + torch.arange(len(offsets)), d2t, t2d)
 

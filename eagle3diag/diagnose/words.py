@@ -92,8 +92,8 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     if case.draft is not None and map_is_lost(case.healthy_draft):
         yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t beside the training data"
-    elif case.draft is not None and case.net is None:
-        yield "no target: the draft borrows its embedding, so nothing could be replayed; pass --target FOLDER"
+    elif case.draft is not None and case.unplayable:
+        yield f"{case.unplayable}, so nothing could be replayed" + ("" if case.target is not None else "; pass --target FOLDER")
     if case.net is not None and case.train is None:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
     if case.live is None:

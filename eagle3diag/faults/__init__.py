@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from eagle3diag.findings import Finding, Result
 
 if TYPE_CHECKING:
+    from eagle3diag.audit import Audit
     from eagle3diag.case import Case
     from eagle3diag.faults.base import Fault
 
@@ -26,11 +27,18 @@ def judge(result: Result) -> tuple[Finding, ...]:
 
         return ordered([j(result) for j in states.JUDGES])
     if isinstance(result, Audit):
-        from eagle3diag.faults import checkpoint, general
-
-        own = (checkpoint.dropped_names, checkpoint.missing_head, checkpoint.missing_map, checkpoint.misread_map)
-        return ordered([j(result) for j in (*own, *general.JUDGES)])
+        return _judge_audit(result)
     return ()
+
+
+def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
+    from eagle3diag.faults import agreement, checkpoint, config, general, shapes, vocabulary
+
+    if (other := general.other_kind(audit)) is not None:  # the rest is about EAGLE-3
+        return (other,)
+    parts = (checkpoint, shapes, vocabulary, config, agreement)
+    judges = [j for part in parts for j in part.JUDGES]
+    return ordered([j(audit) for j in (*judges, *general.JUDGES, *general.WITHOUT_WEIGHTS)])
 
 
 def ordered(findings: list[Finding | None]) -> tuple[Finding, ...]:
@@ -40,19 +48,22 @@ def ordered(findings: list[Finding | None]) -> tuple[Finding, ...]:
 
 def catalogue() -> tuple[Fault, ...]:
     """Every fault, in the order its evidence is cheapest to look at."""
-    from eagle3diag.faults import checkpoint, launch, states
+    from eagle3diag.faults import checkpoint, config, launch, shapes, states, vocabulary
 
-    return (*launch.FAULTS, *checkpoint.FAULTS, *states.FAULTS)
+    return (*launch.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
 
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import general
+    from eagle3diag.faults import agreement, config, general, shapes, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
+    if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
+        return (other,)
     found = [fault.detect(case) for fault in catalogue()]
     if case.audit is not None:
-        found += [j(case.audit) for j in general.JUDGES]
+        parts = (shapes, vocabulary, config, agreement)
+        found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
     if case.weights is not None:
         found += judge_weights(case.weights)
     return ordered(found)

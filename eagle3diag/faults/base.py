@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from eagle3diag.audit import Audit
 from eagle3diag.case import Case
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change
+
+IN_FILES = (("draft",),)
+"""Evidence that shows a fault of the checkpoint: the checkpoint alone."""
 
 
 def _no_changes(case: Case) -> Iterator[Change]:
@@ -34,3 +38,12 @@ class Fault:
     changes: Callable[[Case], Iterator[Change]] = _no_changes
     shown_by: tuple[tuple[str, ...], ...] = ()
     typical: tuple[float, float] | None = None
+
+
+def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:
+    """A judge of the audit as the ``detect`` of a fault."""
+
+    def detect(case: Case) -> Finding | None:
+        return judge(case.audit) if case.audit is not None else None
+
+    return detect

@@ -1,4 +1,4 @@
-"""Faults in the files: FM-05 (layer names dropped), FM-06 (head missing), FM-11 and FM-12 (vocabulary map missing or misread)."""
+"""Faults of names and of the head: FM-05 (layer names dropped), FM-06 and FM-08 (head missing), FM-07 (own head replaced), FM-10 (tied)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import replace
 import torch
 
 from eagle3diag.audit import Audit
+from eagle3diag.audit.checks import padded
 from eagle3diag.case import Case
-from eagle3diag.faults.base import Fault
+from eagle3diag.faults.base import IN_FILES, Fault, on_audit
+from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
-
-AGREE = 0.999
-"""Share of draft ids whose target id must be marked in t2d for a reading of d2t to be the right one: a sound map agrees everywhere,
-the wrong reading of a real one in about draft/target of the cases (0.45 on the sample draft)."""
 
 SEED = 0  # of every random replacement, so that the same case gives the same numbers
 
@@ -24,7 +22,7 @@ def dropped_names(audit: Audit) -> Finding | None:
     """FM-05: parameters of the decoder layer that nothing fills, while the file has names that the engine does not know."""
     missing = audit.missing_layer
     lost = audit.outcome("dropped") + audit.outcome("raises")
-    if not missing:
+    if not any(name.startswith("layers.0.") for name in missing):  # layers that the file never had are K1's
         return None
     examples = ", ".join(load.name for load in lost[:2]) or "none: the layer is not in the file"
     raises = any(load.outcome == "raises" for load in lost)
@@ -39,14 +37,24 @@ def dropped_names(audit: Audit) -> Finding | None:
             Evidence("tensors dropped", len(lost), "0", "audit"),
             Evidence("for example", examples, "midlayer.*", "checkpoint"),
         ),
-        "Rename the layer's tensors to midlayer.* in a copy of the checkpoint (layers.0.* also loads since SGLang 0.5.12).",
+        "Rename the layer's tensors to midlayer.* in a copy of the checkpoint (layers.0.* also loads since SGLang 0.5.12): "
+        f"eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}.",
         "`eagle3diag audit` must list no missing parameter; then measure again, since faults come in series.",
     )
 
 
+def _headless(audit: Audit) -> bool:
+    return any(load.name == "lm_head.weight" for load in audit.outcome("missing"))
+
+
+def _owns_idle_map(audit: Audit) -> bool:
+    """A map although nothing is reduced: the buffer by which some engines decide that the head is the draft's own."""
+    return audit.vocabulary is not None and not reduced(audit)
+
+
 def missing_head(audit: Audit) -> Finding | None:
     """FM-06: no head in the file although the config promises one, so that a fresh one is allocated."""
-    if not any(load.name == "lm_head.weight" for load in audit.outcome("missing")):
+    if not _headless(audit) or _owns_idle_map(audit):
         return None
     return Finding(
         "FM-06",
@@ -63,61 +71,73 @@ def missing_head(audit: Audit) -> Finding | None:
     )
 
 
-def missing_map(audit: Audit) -> Finding | None:
-    """FM-11: a reduced vocabulary without ``d2t``: draft ids are taken for target ids."""
-    if audit.vocabulary is not None or audit.draft_vocab_size >= audit.vocab_size:
+def unshared_head(audit: Audit) -> Finding | None:
+    """FM-08: the target's head should be borrowed, and a map that nobody needs makes the engine allocate one."""
+    if not _headless(audit) or not _owns_idle_map(audit):
         return None
     return Finding(
-        "FM-11",
+        "FM-08",
         Severity.ERROR,
-        "d2t is not in the checkpoint, so draft ids are read as target ids",
-        f"The draft speaks {audit.draft_vocab_size} of {audit.vocab_size} tokens; without the map the engine assumes they are the first ones.",
+        "the target's head should be shared, but the checkpoint looks as if the draft owned one",
+        "The draft speaks the whole vocabulary and ships no lm_head, so it was trained with the target's. The map in the file, and a "
+        "draft_vocab_size that is not null, say the opposite; the engine then leaves a random head.",
         (
-            Evidence("d2t", "missing", f"[{audit.draft_vocab_size}] offsets", "checkpoint"),
-            Evidence("draft vocabulary", audit.draft_vocab_size, None, "config"),
-            Evidence("target vocabulary", audit.vocab_size, None, "config"),
+            Evidence("lm_head.weight", "missing", "borrowed from the target", "checkpoint"),
+            Evidence("d2t", audit.vocabulary.length if audit.vocabulary else 0, "absent: nothing is reduced", "checkpoint"),
+            Evidence("draft_vocab_size", audit.draft_vocab_size, f"null ({audit.vocab_size} is the whole vocabulary)", "config"),
         ),
-        "Save d2t and t2d with the weights (register them as persistent buffers); the trainer keeps them beside its data.",
-        "`eagle3diag audit` must show d2t loaded and in agreement with t2d.",
+        "Set draft_vocab_size to null and leave d2t and t2d out; eagle3diag convert does it in a copy.",
+        "`eagle3diag audit` must list lm_head.weight as borrowed.",
     )
 
 
-def misread_map(audit: Audit) -> Finding | None:
-    """FM-12: ``d2t`` holds absolute ids, or ``arange``, where offsets are expected."""
-    m = audit.vocabulary
-    if m is None or audit.draft_vocab_size >= audit.vocab_size:
+def replaced_head(audit: Audit) -> Finding | None:
+    """FM-07: a head in the file that the config gives away. SGLang ``load_lm_head_from_target``: ``draft_vocab_size`` present and null."""
+    facts = audit.facts
+    if facts is None or audit.engine != "sglang" or "lm_head.weight" not in facts or facts.config.tie_word_embeddings:
         return None
-    absolute = m.agree_absolute is not None and m.agree_absolute >= AGREE and m.agree_offset is not None and m.agree_offset < AGREE
-    unmarked = m.agree_offset is None and m.in_range_offset < 1 <= m.in_range_absolute and m.unique_absolute == 1
-    if not (absolute or unmarked or m.arange) or m.all_zero:
+    if facts.config.raw.get("draft_vocab_size", 0) is not None:
         return None
-    evidence = [
-        Evidence("ids inside the vocabulary, read as offsets", m.in_range_offset, "1", "d2t"),
-        Evidence("ids inside the vocabulary, read as absolute", m.in_range_absolute, None, "d2t"),
-    ]
-    if m.agree_offset is not None and m.agree_absolute is not None:
-        evidence += [
-            Evidence("ids marked in t2d, read as offsets", m.agree_offset, "1", "d2t, t2d"),
-            Evidence("ids marked in t2d, read as absolute", m.agree_absolute, None, "d2t, t2d"),
-        ]
-    what = "0, 1, 2, ... (arange)" if m.arange else "absolute target ids"
+    rows = facts.shape("lm_head.weight")[0]
+    own = rows < audit.vocab_size and not padded(rows, audit.vocab_size)
     return Finding(
-        "FM-12",
-        Severity.ERROR,
-        f"d2t holds {what}, engines read offsets",
-        "Engines compute target id = draft id + d2t[draft id]. With "
-        + ("arange every id is doubled." if m.arange else "absolute ids, id is added twice."),
-        tuple(evidence),
-        "Rebuild d2t from t2d: d2t = nonzero(t2d) - arange." if m.arange else "Store offsets: d2t = d2t - arange(len(d2t)).",
-        "`eagle3diag audit` must show every id marked in t2d when read as an offset.",
+        "FM-07",
+        Severity.ERROR if own else Severity.WARNING,
+        "the draft's own head is replaced by the target's",
+        "draft_vocab_size is null, which tells the engine to borrow the target's head; the one in the file is loaded and thrown away. "
+        + ("It has fewer rows than the target's, so it was trained." if own else "That is right only if it is a copy of the target's."),
+        (
+            Evidence("draft_vocab_size", "null", str(rows), "config"),
+            Evidence("rows of lm_head", rows, f"absent, or {audit.vocab_size} copied from the target", "checkpoint"),
+        ),
+        f"Set draft_vocab_size to {rows}." if own else f"If the head was trained, set draft_vocab_size to {rows}; if not, leave it out.",
+        "`eagle3diag audit` must list lm_head.weight as loaded.",
     )
 
 
-def _on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:
-    def detect(case: Case) -> Finding | None:
-        return judge(case.audit) if case.audit is not None else None
-
-    return detect
+def tied_by_mistake(audit: Audit) -> Finding | None:
+    """FM-10: ``tie_word_embeddings`` true, as small targets have it, in a draft that has a head of its own or a smaller vocabulary."""
+    facts = audit.facts
+    if facts is None or not audit.tie_word_embeddings or ("lm_head.weight" not in facts and not reduced(audit)):
+        return None
+    return Finding(
+        "FM-10",
+        Severity.ERROR if reduced(audit) else Severity.WARNING,
+        "tie_word_embeddings is true, so the head becomes the embedding",
+        "The flag is the target's. A tied head has a row for every token of the target and is the target's embedding once that is shared: "
+        + (
+            f"the {audit.draft_vocab_size} rows that the draft was trained with are lost, and draft ids point at other tokens."
+            if reduced(audit)
+            else "the head in the file is lost, unless it is a copy of the embedding."
+        ),
+        (
+            Evidence("tie_word_embeddings", "true", "false", "config"),
+            Evidence("lm_head.weight", "in the file" if "lm_head.weight" in facts else "missing", None, "checkpoint"),
+            Evidence("draft vocabulary", audit.draft_vocab_size, f"{audit.vocab_size} for a tied head", "config"),
+        ),
+        "Set tie_word_embeddings to false in the draft's config; eagle3diag convert does it in a copy.",
+        "`eagle3diag audit` must list lm_head.weight as loaded.",
+    )
 
 
 def _layer_lost(case: Case) -> Iterator[Change]:
@@ -142,34 +162,53 @@ def _relayer(net: Net, fresh: Callable[[torch.Tensor], torch.Tensor]) -> Net:
     return replace(net, weights={n: fresh(w) if n.startswith("layers.") else w for n, w in net.weights.items()})
 
 
+def _random_head(healthy: Net) -> Net:
+    draw = torch.Generator().manual_seed(SEED)
+    return replace(healthy, head=torch.randn(healthy.head.shape, generator=draw) * 0.02)
+
+
 def _head_lost(case: Case) -> Iterator[Change]:
-    def net(healthy: Net) -> Net:
-        draw = torch.Generator().manual_seed(SEED)
-        return replace(healthy, head=torch.randn(healthy.head.shape, generator=draw) * 0.02)
-
-    yield Change("FM-06", "random head", net=net)
+    yield Change("FM-06", "random head", net=_random_head)
 
 
-def _map_lost(case: Case) -> Iterator[Change]:
-    yield Change("FM-11", "draft ids read as target ids", net=lambda net: replace(net, draft_ids=torch.arange(len(net.head))))
+def _head_not_shared(case: Case) -> Iterator[Change]:
+    if case.audit is not None and unshared_head(case.audit) is not None:  # else it would only repeat FM-06
+        yield Change("FM-08", "random head", net=_random_head)
 
 
-def _map_misread(case: Case) -> Iterator[Change]:
-    def absolute(net: Net) -> Net:
-        return replace(net, draft_ids=(net.draft_ids + torch.arange(len(net.head))).clamp(max=len(net.embedding) - 1))
-
-    def arange(net: Net) -> Net:
-        return replace(net, draft_ids=(2 * torch.arange(len(net.head))).clamp(max=len(net.embedding) - 1))
-
-    yield Change("FM-12", "absolute ids read as offsets", net=absolute)
-    yield Change("FM-12", "arange read as offsets", net=arange)
+def _head_replaced(case: Case) -> Iterator[Change]:
+    """The target's head over the whole vocabulary, of which the engine reads every row as that token."""
+    target = case.target
+    if target is not None:
+        rows = target.head()
+        ids = torch.arange(len(rows))
+        yield Change("FM-07", "the target's head in place of the draft's", net=lambda net: replace(net, head=rows.float(), draft_ids=ids))
 
 
-IN_FILES = (("draft",),)  # the checkpoint alone shows these
+def _head_tied(case: Case) -> Iterator[Change]:
+    """The first rows of the embedding, read through the draft's map: a tied head of which the engine uses draft_vocab_size columns."""
+    yield Change("FM-10", "the embedding as head", net=lambda net: replace(net, head=net.embedding[: len(net.head)].float()))
+
 
 FAULTS = (
-    Fault("FM-05", "decoder-layer keys dropped by the loader", _on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
-    Fault("FM-06", "head missing from the checkpoint and left random", _on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
-    Fault("FM-11", "d2t not saved", _on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
-    Fault("FM-12", "d2t holds absolute ids, or arange", _on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
+    Fault("FM-05", "decoder-layer keys dropped by the loader", on_audit(dropped_names), _layer_lost, shown_by=IN_FILES, typical=(1.0, 1.2)),
+    Fault(
+        "FM-06",
+        "head missing from the checkpoint and left random",
+        on_audit(missing_head),
+        _head_lost,
+        shown_by=IN_FILES,
+        typical=(1.0, 1.02),
+    ),
+    Fault(
+        "FM-07",
+        "the draft's own head replaced by the target's",
+        on_audit(replaced_head),
+        _head_replaced,
+        shown_by=IN_FILES,
+        typical=(1.0, 1.5),
+    ),
+    Fault("FM-08", "the target's head not shared", on_audit(unshared_head), _head_not_shared, shown_by=IN_FILES, typical=(1.0, 1.02)),
+    Fault("FM-10", "tied embeddings by mistake", on_audit(tied_by_mistake), _head_tied, shown_by=IN_FILES, typical=(1.0, 1.2)),
 )
+JUDGES = (dropped_names, missing_head, replaced_head, unshared_head, tied_by_mistake)

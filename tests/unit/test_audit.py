@@ -110,7 +110,7 @@ def test_dropped_bias_is_a_warning() -> None:
     """Trained, but no parameter of SGLang's class takes it."""
     result = audit(small_draft().replace(tensors={"midlayer.self_attn.q_proj.bias": torch.randn(32)}))
 
-    assert [(f.fault, f.severity) for f in result.findings] == [("K1", Severity.WARNING)]
+    assert [(f.fault, f.severity) for f in result.findings] == [("FM-26", Severity.WARNING)]
 
 
 def test_versions_sort_and_default_boundaries() -> None:

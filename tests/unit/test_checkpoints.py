@@ -183,7 +183,7 @@ def test_a_flat_config_lists_output_ids() -> None:
     """SafeAILab, SpecForge, ModelOpt: eagle_config holds output ids, so that boundary = id + 1, in the listed order."""
     found = config(eagle_config={"eagle_aux_hidden_state_layer_ids": [26, 1, 14]})
     assert (found.style, found.aux_boundaries, found.n_aux) == ("flat", (27, 2, 15), 3)
-    assert not found.assumed
+    assert len(found.assumed) == 1 and "SpecForge" in found.assumed[0]
 
 
 def test_a_speculators_config_lists_state_ids() -> None:
@@ -193,7 +193,7 @@ def test_a_speculators_config_lists_state_ids() -> None:
     assert (found.rope_theta, found.rope_scaling) == (500000.0, None)
     assert (found.hidden_size, found.target_hidden_size, found.vocab_size, found.draft_vocab_size) == (H, H, V, VD)
     assert (found.norm_before_residual, found.norm_output, found.dtype) == (True, True, "bfloat16")
-    assert not found.assumed
+    assert len(found.assumed) == 1 and "speculators 0.7 or later" in found.assumed[0]
 
 
 def test_without_ids_the_boundaries_are_unknown_and_said_to_be() -> None:

@@ -1,0 +1,299 @@
+"""Faults of the config: FM-20 (a norm not applied), FM-23 (inherited quantisation), FM-26 (biases); tests C2 to C4, C7 and K10."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from eagle3diag.audit import Audit
+from eagle3diag.audit.facts import Facts
+from eagle3diag.case import Case
+from eagle3diag.checkpoints.recognise import speculators_since
+from eagle3diag.faults.base import IN_FILES, Fault, on_audit
+from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.replay import Change, Net
+
+FLOATS = ("bfloat16", "float16", "float32", "float64")
+_AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
+_HEAD_NORM = re.compile(r"layers\.\d+\.self_attn\.[qk]_norm\.weight")
+_SCALE = re.compile(r"(_scale|_scale_inv|_zero_point|\.scales?|\.qzeros|\.g_idx|weight_packed)(_2)?$")
+_AUDIT = "`eagle3diag audit` must stay silent about it; then measure again, since faults come in series."
+
+
+def unapplied_norm(audit: Audit) -> Finding | None:
+    """FM-20: a norm in the file that no flag names where engines look for it, or that the engine has no parameter for."""
+    facts = audit.facts
+    if facts is None:
+        return None
+    c = facts.config
+    flagged = {"input_norm": c.norm_before_fc, "fc_norm": c.fc_norm}
+    unnamed = [n for n in facts.tensors if _AUX_NORM.fullmatch(n) and not flagged[n.split(".")[0]]]
+    dropped = [n for n in _dropped(audit) if _AUX_NORM.fullmatch(n) or _HEAD_NORM.fullmatch(n)]
+    lost = list(dict.fromkeys([*unnamed, *dropped]))
+    if not lost:
+        return None
+    flags = sorted({"norm_before_fc" if n.startswith("input_norm") else "fc_norm" for n in unnamed})
+    return Finding(
+        "FM-20",
+        Severity.ERROR,
+        f"{len(lost)} norm{'s' if len(lost) > 1 else ''} in the checkpoint {'are' if len(lost) > 1 else 'is'} not applied",
+        "They were trained with the draft and scale what fc or attention reads. "
+        + (
+            f"The config does not set {' and '.join(flags)} at its top level, where engines read it."
+            if unnamed
+            else f"{audit.engine} {audit.engine_version} has no such parameter and drops them."
+        ),
+        tuple(Evidence(n, "dropped" if n in dropped else "no flag", "applied", "audit" if n in dropped else "config") for n in lost[:8]),
+        f"Set {', '.join(f'{f}: true' for f in flags)} in config.json."
+        if unnamed
+        else "Serve with an engine version that has them (SGLang: fc_norm since 0.5.12, input_norm since 0.5.17; q_norm and k_norm: vLLM).",
+        _AUDIT,
+    )
+
+
+def _dropped(audit: Audit) -> list[str]:
+    return [load.canonical for load in audit.outcome("dropped")]
+
+
+def promised_norm(audit: Audit) -> Finding | None:
+    """K10: a flag whose norm is not in the file."""
+    facts = audit.facts
+    if facts is None:
+        return None
+    c = facts.config
+    wanted = (["input_norm.weight"] if c.norm_before_fc else []) + ([f"fc_norm.{i}.weight" for i in range(c.n_aux)] if c.fc_norm else [])
+    missing = [n for n in wanted if n not in facts]
+    if not missing:
+        return None
+    return Finding(
+        "K10",
+        Severity.ERROR,
+        f"the config promises {'norms' if len(missing) > 1 else 'a norm'} that the file does not hold: {', '.join(missing)}",
+        "The engine builds the norm, nothing fills it, and it stays at ones: what fc reads is then normed without the trained weight, or was "
+        "never normed in training.",
+        tuple(Evidence(n, "missing", str([facts.config.target_hidden_size]), "checkpoint") for n in missing),
+        "Export again with the norm, or take the flag (norm_before_fc, fc_norm) out if the draft was trained without it.",
+        _AUDIT,
+    )
+
+
+def lost_bias(audit: Audit) -> Finding | None:
+    """FM-26: biases in the file that are not built, or promised and not in the file. Zero biases change nothing and are passed over."""
+    facts = audit.facts
+    if facts is None:
+        return None
+    there = [n for n in facts.tensors if n.endswith(".bias") and re.match(r"fc\.|layers\.\d+\.(self_attn|mlp)\.", n) and not facts.zero(n)]
+    flag = facts.config.attention_bias
+    dropped = set(_dropped(audit))
+    lost = [n for n in there if n in dropped or (".self_attn." in n and not flag)]
+    owed = flag and not any(n.endswith(".bias") and ".self_attn." in n for n in facts.tensors)
+    if not lost and not owed:
+        return None
+    if lost:
+        evidence = tuple(Evidence(n, "dropped" if n in dropped else "no flag", "loaded", "audit") for n in lost[:8])
+        title, because = (
+            f"{len(lost)} trained biases are not applied",
+            (
+                "SGLang's draft class builds q, k and v without a bias whatever attention_bias says."
+                if audit.engine == "sglang" and all(n in dropped for n in lost)
+                else "The config does not say attention_bias (or bias, for fc), so the engine has no parameter for them."
+            ),
+        )
+        fix = "Set attention_bias (fc: bias) to true and serve with an engine that builds them, or train without biases."
+    else:
+        evidence = (Evidence("attention_bias", "true", "false: the file has no bias", "config"),)
+        title, because = (
+            "the config promises attention biases that the file does not hold",
+            ("The flag is the target's. An engine that follows it allocates biases and leaves in them whatever memory held."),
+        )
+        fix = "Set attention_bias to false in the draft's config."
+    return Finding("FM-26", Severity.WARNING if lost else Severity.ERROR, title, because, evidence, fix, _AUDIT)
+
+
+def inherited_quantisation(audit: Audit) -> Finding | None:
+    """FM-23: the config names a quantisation, and every weight in the file is a plain float without a scale."""
+    facts = audit.facts
+    if facts is None or facts.config.quantization is None or _quantised(facts):
+        return None
+    return Finding(
+        "FM-23",
+        Severity.ERROR,
+        f"the draft's config carries a {facts.config.quantization} quantisation that its weights do not have",
+        "It is the target's, copied along. An engine then looks for scales that are not there, or reads plain weights as codes.",
+        (
+            Evidence("quantization_config", facts.config.quantization, "absent", "config"),
+            Evidence("dtypes of the weights", ", ".join(sorted({t.dtype for t in facts.tensors.values()})), None, "checkpoint"),
+            Evidence("scales in the file", 0, "one per quantised weight", "checkpoint"),
+        ),
+        "Take quantization_config out of the draft's config; where the server is started with --quantization, add "
+        "--speculative-draft-model-quantization unquant.",
+        _AUDIT,
+    )
+
+
+def _quantised(facts: Facts) -> bool:
+    return any(_SCALE.search(n) for n in facts.tensors) or any(
+        t.dtype not in FLOATS for n, t in facts.tensors.items() if n.endswith(".weight")
+    )
+
+
+def codes_without_scale(audit: Audit) -> Finding | None:
+    """C7: weights in a narrow dtype, and neither a scale nor a config that says how to read them."""
+    facts = audit.facts
+    if facts is None:
+        return None
+    narrow = [n for n, t in facts.tensors.items() if n.endswith(".weight") and t.dtype not in FLOATS]
+    if not narrow or (facts.config.quantization is not None and any(_SCALE.search(n) for n in facts.tensors)):
+        return None
+    return Finding(
+        "C7",
+        Severity.ERROR,
+        f"{len(narrow)} weights are codes ({facts.tensors[narrow[0]].dtype}) that nothing tells how to read",
+        "A quantised weight needs its scale in the file and its scheme in quantization_config; a conversion dropped one of them.",
+        (
+            Evidence("for example", narrow[0], None, "checkpoint"),
+            Evidence("quantization_config", facts.config.quantization or "absent", "the scheme", "config"),
+            Evidence("scales in the file", sum(bool(_SCALE.search(n)) for n in facts.tensors), "one per quantised weight", "checkpoint"),
+        ),
+        "Ship the draft's native weights: pass the draft through the conversion byte for byte.",
+        _AUDIT,
+    )
+
+
+def rotated_target(audit: Audit) -> Finding | None:
+    """C7: a target whose quantisation turns the residual stream (FM-38, the part that a config tells)."""
+    target = audit.facts.target if audit.facts else None
+    if target is None or target.rotated is None:
+        return None
+    return Finding(
+        "C7",
+        Severity.WARNING,
+        "the target's quantisation rotates its residual stream, which the draft reads",
+        "QuaRot, SpinQuant and their kin store the target in another basis. Its text is right, and its hidden states are not those that the "
+        "draft was trained on, unless fc was turned along.",
+        (
+            Evidence("quantization_config", target.quantization or "", None, "target's config"),
+            Evidence("the word that tells", target.rotated, "none", "target's config"),
+        ),
+        "Fold the rotation into each column block of fc (and into the embedding, where it is shared), or train on this target's states.",
+        "compare(train, live): the Gram matrices must agree and the cosine must be near one.",
+    )
+
+
+def aux_ids(audit: Audit) -> Finding | None:
+    """C2: aux boundaries that do not exist, come twice, or are not in the order in which every engine delivers them."""
+    ids, facts = audit.aux_boundaries, audit.facts
+    if not ids or facts is None:
+        return None
+    n = facts.target.n_layers if facts.target else None
+    evidence = []
+    if outside := [b for b in ids if b < 0 or (n is not None and b > n)]:
+        evidence.append(Evidence("boundaries outside of the target", str(outside), f"0 to {n if n is not None else 'n_layers'}", "config"))
+    if len(set(ids)) < len(ids):
+        evidence.append(Evidence("boundaries", str(list(ids)), "distinct: engines capture each once", "config"))
+    if list(ids) != sorted(ids):
+        evidence.append(Evidence("boundaries", str(list(ids)), f"{sorted(ids)}: engines deliver them ascending", "config"))
+    if 0 in ids:
+        evidence.append(Evidence("boundaries", str(list(ids)), "above 0, which is the embedding's output", "config"))
+    if not evidence:
+        return None
+    fatal = bool(outside) or len(set(ids)) < len(ids)
+    return Finding(
+        "C2",
+        Severity.ERROR if fatal else Severity.WARNING,
+        "the aux layer ids are not what an engine can deliver as listed",
+        "An engine collects states while it runs through the layers: each once, in ascending order, and only those that exist. "
+        + (
+            "Fewer states then reach fc than it takes."
+            if fatal
+            else "The states may reach fc in another order than it was trained with, or not at all."
+        ),
+        tuple(evidence),
+        "List the ids as they were in training; if that was not ascending, permute the column blocks of fc to the ascending order.",
+        "compare(train, live) must find every block in its place.",
+    )
+
+
+def unreachable_boundary(audit: Audit) -> Finding | None:
+    """C2: the state after the last block, which most of SGLang's model classes never capture (FM-30)."""
+    target, ids = (audit.facts.target if audit.facts else None), audit.aux_boundaries
+    if target is None or not ids or target.n_layers not in ids or audit.engine != "sglang":
+        return None
+    return Finding(
+        "C2",
+        Severity.WARNING,
+        f"the draft reads boundary {target.n_layers}, the output of the last block, which few model classes capture",
+        "States are collected before each block, so that the last one never comes: one state too few reaches fc, and the first forward "
+        "ends with a shape error. Classes that capture it (gpt_oss, gemma3, gemma4, minimax_m3 and a few more in SGLang 0.5.23) are the exception.",
+        (Evidence("boundaries", str(list(ids)), f"below {target.n_layers}", "config"),),
+        "Use an engine whose class for this target captures the last output (vLLM since 0.18), or train on an earlier boundary.",
+        "capture in the server: as many states as the config lists.",
+    )
+
+
+def old_offset(audit: Audit) -> Finding | None:
+    """C3: speculators up to 0.4 trained one layer deeper than engines serve by default, and wrote no ids. Reference: A2.3; inferred."""
+    facts = audit.facts
+    if facts is None or facts.config.trainer != "speculators" or audit.aux_boundaries is not None:
+        return None
+    # Converted EAGLE drafts have no ids either and are right with the default; the trainer always set norm_before_residual.
+    if facts.config.raw.get("norm_before_residual") is not True or speculators_since(facts.config.raw) not in ("0.3", "0.4"):
+        return None
+    return Finding(
+        "C3",
+        Severity.NOTE,
+        "trained by speculators 0.3 or 0.4: perhaps one layer deeper than it is served",
+        "These versions captured boundaries 3, n // 2 + 1 and n - 2 and wrote no ids; engines then take 2, n // 2 and n - 3.",
+        (Evidence("eagle_aux_hidden_state_layer_ids", "absent", "[3, n // 2 + 1, n - 2]", "config"),),
+        "Replay on dumps of both sets of boundaries; if the deeper one is better, write it into eagle_aux_hidden_state_layer_ids.",
+    )
+
+
+def refused_fields(audit: Audit) -> Finding | None:
+    """C4: values that end the start-up. Source: SGLang ``llama_eagle3.py`` 0.5.23 (hidden_act, draft_vocab_size)."""
+    facts = audit.facts
+    if facts is None or audit.engine != "sglang" or facts.config.style == "speculators":
+        return None
+    evidence = []
+    if facts.config.hidden_act != "silu":
+        evidence.append(Evidence("hidden_act", facts.config.hidden_act, "silu, the only one that the draft class knows", "config"))
+    if "draft_vocab_size" not in facts.config.raw:
+        evidence.append(Evidence("draft_vocab_size", "absent", f"{audit.draft_vocab_size}, or null to borrow the head", "config"))
+    if not evidence:
+        return None
+    return Finding(
+        "C4",
+        Severity.ERROR,
+        f"SGLang ends its start-up over {' and '.join(e.name for e in evidence)}",
+        "The draft class reads the field without a default, or knows one value only.",
+        tuple(evidence),
+        "Set " + ", ".join(f"{e.name} to {e.expected}" for e in evidence) + ".",
+        "The server starts; `eagle3diag audit` must stay silent about it.",
+    )
+
+
+def _norm_before_fc_lost(case: Case) -> Iterator[Change]:
+    """Only for a draft that has the norm: without it there is nothing to leave out."""
+
+    def net(healthy: Net) -> Net:
+        return replace(healthy, norm_before_fc=False)
+
+    if case.net is not None and case.net.norm_before_fc:
+        yield Change("FM-20", "the norm before fc not applied", net=net)
+
+
+FAULTS = (
+    Fault(
+        "FM-20",
+        "a norm in the checkpoint not applied",
+        on_audit(unapplied_norm),
+        _norm_before_fc_lost,
+        shown_by=IN_FILES,
+        typical=(1.1, 3.0),
+    ),
+    Fault("FM-23", "quantisation inherited from the target", on_audit(inherited_quantisation), shown_by=IN_FILES, typical=(1.0, 1.2)),
+    Fault("FM-26", "biases not built, or not there", on_audit(lost_bias), shown_by=IN_FILES, typical=(1.1, 2.5)),
+)
+GENERAL = (promised_norm, codes_without_scale, rotated_target, aux_ids, unreachable_boundary, old_offset, refused_fields)
+JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, *GENERAL)
