@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from eagle3diag.findings import Finding, Result
 
@@ -51,6 +53,13 @@ def catalogue() -> tuple[Fault, ...]:
     from eagle3diag.faults import checkpoint, config, launch, shapes, states, vocabulary
 
     return (*launch.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+
+
+def in_words() -> dict[str, dict[str, Any]]:
+    """The whole catalogue in words, by id, in order: ``title``, ``group``, ``mechanism``, ``symptom``, ``measure``, ``fix``, ``not_it``,
+    ``seen``. It is wider than :func:`catalogue`: not every fault can be judged by code."""
+    words: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "catalogue.toml").read_text(encoding="utf-8"))
+    return words
 
 
 def detect(case: Case) -> tuple[Finding, ...]:

@@ -14,7 +14,8 @@ IN_FILES = (("draft",),)
 """Evidence that shows a fault of the checkpoint: the checkpoint alone."""
 
 
-def _no_changes(case: Case) -> Iterator[Change]:
+def no_changes(case: Case) -> Iterator[Change]:
+    """Of a fault that no replay shows."""
     yield from ()
 
 
@@ -35,7 +36,7 @@ class Fault:
     id: str
     title: str
     detect: Callable[[Case], Finding | None]
-    changes: Callable[[Case], Iterator[Change]] = _no_changes
+    changes: Callable[[Case], Iterator[Change]] = no_changes
     shown_by: tuple[tuple[str, ...], ...] = ()
     typical: tuple[float, float] | None = None
 
