@@ -39,6 +39,7 @@ class Given:
     log: Any = None
     acceptance: Any = None
     engine: str | None = None
+    assume_fixed: frozenset[str] = frozenset()
 
 
 class Case:
@@ -46,6 +47,15 @@ class Case:
 
     def __init__(self, given: Given) -> None:
         self.given = given
+
+    @property
+    def assume_fixed(self) -> frozenset[str]:
+        """Faults that the caller has mended: no longer weighed, whatever the evidence still shows of them."""
+        return self.given.assume_fixed
+
+    def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
+        """Whether all evidence of any of these sets was given."""
+        return any(all(getattr(self.given, kind) is not None for kind in kinds) for kinds in sets)
 
     @cached_property
     def draft(self) -> Draft | None:

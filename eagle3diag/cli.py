@@ -109,7 +109,7 @@ def _diagnose(args: argparse.Namespace) -> int:
     if not given:
         raise BadArgument("nothing to look at", where="diagnose", hint="give at least one of --draft, --train, --live, --launch, --log")
     with progress.saying() as say:
-        result = diagnose(**given, engine=args.engine, progress=say)
+        result = diagnose(**given, engine=args.engine, assume_fixed=args.assume_fixed, progress=say)
     return _finish(result, args)
 
 
@@ -143,6 +143,12 @@ def _capture(args: argparse.Namespace) -> int:
     return run(args)
 
 
+def _notebooks(args: argparse.Namespace) -> int:
+    from eagle3diag.cli_notebooks import run
+
+    return run(args)
+
+
 def _demo(args: argparse.Namespace) -> int:
     from eagle3diag import demo
 
@@ -172,6 +178,9 @@ def _parser() -> argparse.ArgumentParser:
         "--acceptance", metavar="AL", help="the accept length that the server shows (1.00: nothing accepted), or a JSON file of counts"
     )
     verb.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
+    verb.add_argument(
+        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which was mended since; repeatable"
+    )
 
     verb = _verb(verbs, "compare", _compare, "hold what the draft is fed live against what it was trained on")
     verb.add_argument("train", metavar="TRAIN", help="dump from training")
@@ -206,6 +215,11 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
     verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
     verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+
+    verb = _verb(verbs, "notebooks", _notebooks, "copy the guided notebooks, with your paths filled in", result=False)
+    verb.add_argument("out", metavar="DIR")
+    for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
+        verb.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
 
     verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
     verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")

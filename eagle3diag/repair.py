@@ -167,6 +167,30 @@ def _rebuild_map(draft: Draft) -> tuple[Draft, Repair] | None:
     )
 
 
+def map_is_foreign(draft: Draft) -> bool:
+    """Whether ``d2t`` and ``t2d`` name different tokens, whichever way ``d2t`` is read (FM-13)."""
+    vocabulary = draft.vocabulary
+    if vocabulary is None or vocabulary.t2d is None or map_is_absolute(draft) or map_is_lost(draft):
+        return False
+    ids, marked = vocabulary.draft_ids, vocabulary.t2d.flatten().bool()
+    inside = (ids >= 0) & (ids < len(marked))
+    return bool(len(marked) and not (inside & marked[ids.clamp(0, len(marked) - 1)]).all())
+
+
+def _map_of_marks(draft: Draft) -> tuple[Draft, Repair] | None:
+    offsets = map_from_marks(draft) if map_is_foreign(draft) else None
+    if offsets is None:
+        return None
+    return draft.replace(tensors={draft.canonical()["d2t"]: offsets}), Repair(
+        "FM-13",
+        "d2t",
+        "tokens that t2d does not mark",
+        "rebuilt from t2d",
+        "which of the two is of the head's run, only a replay tells",
+        False,
+    )
+
+
 def _share_head(draft: Draft) -> tuple[Draft, Repair] | None:
     """FM-08: nothing is reduced, no head is shipped, and a map makes the draft look as if it owned one."""
     c, names = draft.config, draft.canonical()
@@ -252,7 +276,18 @@ _STEPS: tuple[Step, ...] = (
     _share_head,
     _subtract_places,
     _rebuild_map,
+    _map_of_marks,
 )  # fmt: skip
 
 
-__all__ = ["Repair", "layer_prefix", "map_from_marks", "map_is_absolute", "map_is_lost", "repaired", "repairs", "with_raw"]
+__all__ = [
+    "Repair",
+    "layer_prefix",
+    "map_from_marks",
+    "map_is_absolute",
+    "map_is_foreign",
+    "map_is_lost",
+    "repaired",
+    "repairs",
+    "with_raw",
+]

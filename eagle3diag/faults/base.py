@@ -25,12 +25,20 @@ class Fault:
     detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
+    shown_by: sets of evidence, any of which would show this fault directly; so its silence there speaks against it. Empty: none would.
+    typical: accept lengths reported of it where the draft is otherwise healthy, for cases without a replay.
     """
 
     id: str
     title: str
     detect: Callable[[Case], Finding | None]
     changes: Callable[[Case], Iterator[Change]] = _no_changes
+    shown_by: tuple[tuple[str, ...], ...] = ()
+    typical: tuple[float, float] | None = None
+
+
+IN_FILES = (("draft",),)
+"""``shown_by`` of what the checkpoint alone shows."""
 
 
 def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:
@@ -40,3 +48,15 @@ def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Findi
         return judge(case.audit) if case.audit is not None else None
 
     return detect
+
+
+def in_files(
+    id: str, title: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = _no_changes
+) -> Fault:
+    """A fault that the checkpoint shows or rules out: its changes are worth a replay only where it is seen."""
+
+    def if_seen(case: Case) -> Iterator[Change]:
+        if case.audit is not None and judge(case.audit) is not None:
+            yield from changes(case)
+
+    return Fault(id, title, on_audit(judge), if_seen, IN_FILES)

@@ -110,6 +110,8 @@ def _biased_rate(case: Case) -> Finding | None:
 
 
 FAULTS = (
-    Fault("FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes),
-    Fault("FM-73", "biased rate read as acceptance", _biased_rate),
+    Fault(
+        "FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes, (("draft", "launch"), ("train", "live")), (1.0, 1.05)
+    ),
+    Fault("FM-73", "biased rate read as acceptance", _biased_rate, shown_by=(("acceptance",), ("log",))),
 )

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from eagle3diag.audit import Audit, ShapeCheck
 from eagle3diag.audit.checks import padded
-from eagle3diag.case import Case
-from eagle3diag.faults.base import Fault, on_audit
+from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.replay import Change, Net
 
 _SHAPES = "`eagle3diag audit` must list no shape."
 
@@ -177,23 +172,11 @@ def other_architecture(audit: Audit) -> Finding | None:
     )
 
 
-def _fc_block_lost(case: Case) -> Iterator[Change]:
-    """The middle state's columns of fc at zero: one shard of several that was not gathered."""
-
-    def net(healthy: Net) -> Net:
-        fc = healthy.weights["fc.weight"].clone()
-        blocks = fc.shape[1] // healthy.embedding.shape[1]
-        fc.chunk(max(1, blocks), 1)[blocks // 2].zero_()
-        return replace(healthy, weights={**healthy.weights, "fc.weight": fc})
-
-    yield Change("FM-22", "one block of fc zero", net=net)
-
-
 FAULTS = (
-    Fault("FM-17", "fc width against the aux states", on_audit(fc_width)),
-    Fault("FM-18", "attention geometry", on_audit(attention_geometry)),
-    Fault("FM-22", "a part of a sharded save", on_audit(partial_save), _fc_block_lost),
-    Fault("FM-27", "another architecture", on_audit(other_architecture)),
+    in_files("FM-17", "fc width against the aux states", fc_width),
+    in_files("FM-18", "attention geometry", attention_geometry),
+    in_files("FM-22", "a part of a sharded save", partial_save),
+    in_files("FM-27", "another architecture", other_architecture),
 )
 GENERAL = (wrong_shapes,)
 JUDGES = (fc_width, attention_geometry, partial_save, other_architecture, *GENERAL)

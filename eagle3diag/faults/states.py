@@ -291,10 +291,12 @@ def _permute(order: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
     return features
 
 
+IN_DUMPS = (("train", "live"),)  # both sides are needed to see these
+
 FAULTS = (
-    Fault("FM-28", "wrong layer set", _named(wrong_layers, "FM-28"), _other_layers),
-    Fault("FM-29", "off by one between conventions", _named(wrong_layers, "FM-29"), _shifted),
-    Fault("FM-33", "blocks in another order", _named(wrong_order, "FM-33"), _reordered),
-    Fault("H2", "zero or non-finite rows", _named(broken_rows, "H2")),
-    Fault("H1", "another number of states", _named(odd_width, "H1")),
+    Fault("FM-28", "wrong layer set", _named(wrong_layers, "FM-28"), _other_layers, IN_DUMPS, (1.0, 2.5)),
+    Fault("FM-29", "off by one between conventions", _named(wrong_layers, "FM-29"), _shifted, IN_DUMPS, (1.0, 3.0)),
+    Fault("FM-33", "blocks in another order", _named(wrong_order, "FM-33"), _reordered, IN_DUMPS, (1.0, 1.6)),
+    Fault("H2", "zero or non-finite rows", _named(broken_rows, "H2"), shown_by=IN_DUMPS),
+    Fault("H1", "another number of states", _named(odd_width, "H1"), shown_by=IN_DUMPS),
 )

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
@@ -57,6 +58,7 @@ class Replay(Result):
     accept_length: 1 + accepted drafts per round; ``accept_length_interval``: 95 %, bootstrap over records.
     every_position_p: the same ``p`` over every position of the answers instead of the served rounds.
     out_of_vocabulary: share of answer tokens that the draft vocabulary cannot say: a cap on ``p[0]``.
+    vocabulary_cap: accept length of a draft that is right whenever its vocabulary holds the token.
     changes: names of the changes applied; empty for the draft as it is.
     """
 
@@ -72,6 +74,7 @@ class Replay(Result):
     every_position_p: tuple[float, ...]
     out_of_vocabulary: float
     records: tuple[RecordReplay, ...]
+    vocabulary_cap: float = float("nan")
     changes: tuple[str, ...] = ()
 
     @property
@@ -112,7 +115,7 @@ def run(net: Net, dump: HiddenStates, *, steps: int = 4, changes: tuple[Change, 
         raise BadArgument(f"steps must be at least 1, not {steps}", hint="give the number of draft forwards a round")
     for change in changes:
         net = change.net(net)
-    rounds_of, everywhere, records = [], [], []
+    rounds_of, everywhere, records, capped = [], [], [], []
     said = total = 0
     for record in dump:
         ids = record.input_ids
@@ -126,9 +129,10 @@ def run(net: Net, dump: HiddenStates, *, steps: int = 4, changes: tuple[Change, 
         rounds_of.append(rounds)
         everywhere.append([int(h) for h in hits[first:] if h >= 0])
         records.append(RecordReplay(record.name, len(rounds), 1 + sum(rounds) / len(rounds) if rounds else float("nan")))
-        answer = ids[first + 2 :]
-        said += int((answer[:, None] == net.draft_ids[None, :]).any(1).sum())
-        total += len(answer)
+        sayable = torch.isin(ids, net.draft_ids)
+        said += int(sayable[first + 2 :].sum())
+        total += len(sayable[first + 2 :])
+        capped.append(walk(accepted(_perfect(ids, sayable, steps), ids), first))
     counts, all_positions = tally(rounds_of, steps), tally(everywhere, steps)
     return Replay(
         draft=draft,
@@ -143,8 +147,15 @@ def run(net: Net, dump: HiddenStates, *, steps: int = 4, changes: tuple[Change, 
         every_position_p=all_positions.p,
         out_of_vocabulary=1 - said / total if total else float("nan"),
         records=tuple(records),
+        vocabulary_cap=tally(capped, steps).accept_length,
         changes=tuple(c.name for c in changes),
     )
+
+
+def _perfect(ids: Tensor, sayable: Tensor, steps: int) -> Tensor:
+    """The chains of a draft that is right wherever the token is sayable (and says -1 elsewhere), [T-1-steps, steps]."""
+    said = torch.where(sayable, ids, -1)[2:]
+    return said.unfold(0, steps, 1) if len(said) >= steps else ids.new_empty(0, steps)
 
 
 def check_target(dump: HiddenStates, target: Target) -> None:

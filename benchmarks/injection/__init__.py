@@ -1,0 +1,1 @@
+"""The injection matrix: faults put into real material, diagnosed blind, and scored."""

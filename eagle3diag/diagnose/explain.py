@@ -1,0 +1,271 @@
+"""Which of the faults, alone or together, explain the accept length: hypotheses, their replays, and the posterior over them.
+
+A hypothesis is a set of faults that are present. Its prior comes from the direct evidence, its likelihood from a replay with just
+those faults (:mod:`eagle3diag.diagnose.likelihood`). What a fault explains is its share of the loss in every hypothesis that holds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+from eagle3diag.case import Case
+from eagle3diag.diagnose.likelihood import Predicted, log_likelihood, log_of_anything, overdispersion
+from eagle3diag.diagnose.result import Counterfactual
+from eagle3diag.faults import catalogue
+from eagle3diag.faults.base import Fault
+from eagle3diag.findings import Finding, Severity
+from eagle3diag.replay import Change, Replay
+
+HARMLESS = 0.10
+"""Accept length that a present fault must cost to be offered as an explanation: one boundary early served 1.62 against 1.60 on the
+sample pair, and two runs of an engine differ by up to that much on a hundred rounds."""
+
+WEAK = 1.5
+"""Accept length under which a draft barely pays for itself: each round costs a verification and the draft's own forwards."""
+
+PRESENT = {Severity.ERROR: 0.95, Severity.WARNING: 0.6, Severity.NOTE: 0.05}
+"""Probability that what direct evidence shows is there and acts: an error names numbers that a healthy case does not have."""
+
+UNSEEN = 0.02
+"""The same for a fault that the evidence given could not have shown: of some eighty faults one or two are present in a broken case."""
+
+RULED_OUT = 0.001
+"""And for one that the evidence given would have shown, and did not."""
+
+NONE_OF_THESE = 0.05
+"""Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
+
+LISTED = 0.02  # share of the explanation from which a fault that was not seen is named as a suspect
+MOST_AT_ONCE = 3  # faults of one series; each further one is looked for only while the number is unexplained
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One fault as far as this case knows it: how likely it is present, and the changes that would show what it does."""
+
+    fault: Fault
+    finding: Finding | None
+    present: float
+    changes: tuple[Change, ...]
+
+    @property
+    def id(self) -> str:
+        return self.fault.id
+
+    @property
+    def seen(self) -> bool:
+        return self.finding is not None and self.finding.severity > Severity.NOTE
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A set of faults, with the log of prior x likelihood, and whether it explains the number better than anything would."""
+
+    faults: frozenset[str]
+    log_weight: float
+    fits: bool
+
+
+@dataclass
+class Explanation:
+    """The outcome for one case: every replay that was made, and who explains how much."""
+
+    counterfactuals: tuple[Counterfactual, ...] = ()
+    series: tuple[Counterfactual, ...] = ()
+    weight: dict[str, float] = field(default_factory=dict)
+    certainty: dict[str, float] = field(default_factory=dict)
+    nearest: dict[str, Counterfactual] = field(default_factory=dict)
+    variant: dict[str, Change] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict)
+    none_of_these: float = 0.0
+    as_trained: float = 0.0
+
+
+def explain(case: Case, found: tuple[Finding, ...], say: Callable[[str], None]) -> Explanation:
+    """Weigh every fault of the catalogue, and every finding outside it, against the accept length that was observed."""
+    return _Weighing(case, found, say).outcome()
+
+
+class _Weighing:
+    """One run: plays what is needed, in order of likelihood, and stops when the number is explained."""
+
+    def __init__(self, case: Case, found: tuple[Finding, ...], say: Callable[[str], None]) -> None:
+        self.case, self.say = case, say
+        self.observed, self.healthy = case.observed, case.healthy
+        self.candidates = {c.id: c for c in _candidates(case, found)}
+        self.singles: dict[str, list[tuple[Change, Counterfactual, Replay]]] = {}
+        self.series: list[Counterfactual] = []
+        self.hypotheses: list[Hypothesis] = []
+
+    def outcome(self) -> Explanation:
+        seen = [c for c in self.candidates.values() if c.seen]
+        for candidate in seen:
+            self._play_alone(candidate)
+        self._suppose(frozenset())
+        for size in range(1, min(len(seen), MOST_AT_ONCE) + 1):
+            for chosen in combinations(sorted(c.id for c in seen), size):
+                self._suppose(frozenset(chosen))
+        if len(seen) > MOST_AT_ONCE:
+            self._suppose(frozenset(c.id for c in seen))
+        if not self._explained:
+            self._look_further(frozenset(c.id for c in seen))
+        return self._weigh()
+
+    # -- replays --------------------------------------------------------------------------------------------------------------------
+
+    def _play_alone(self, candidate: Candidate) -> None:
+        if self.healthy is None or candidate.id in self.singles:
+            return
+        played = []
+        for change in candidate.changes:
+            self.say(f"counterfactual {candidate.id}: {change.name}")
+            replay = self.case.play(change)
+            assert replay is not None
+            played.append((change, self._counterfactual(candidate.id, change.name, replay), replay))
+        self.singles[candidate.id] = played
+
+    def _counterfactual(self, fault: str, name: str, replay: Replay) -> Counterfactual:
+        length = self.observed.length if self.observed else None
+        distance = None if length is None else abs(replay.accept_length - length)
+        return Counterfactual(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance)
+
+    def _best(self, fault: str) -> tuple[Change, Counterfactual, Replay] | None:
+        """The variant of a fault that explains the number best."""
+        return max(self.singles.get(fault, ()), key=lambda v: self._likelihood(self._predicted(v[2])), default=None)
+
+    def _predicted(self, replay: Replay) -> Predicted:
+        spread = overdispersion(replay.p, replay.rounds, replay.accept_length_interval)
+        return Predicted(replay.p, replay.rounds, spread, replay.accept_length_interval)
+
+    def _likelihood(self, predicted: Predicted) -> float:
+        return log_likelihood(predicted, self.observed, self.case.steps) if self.observed is not None else 0.0
+
+    # -- hypotheses -----------------------------------------------------------------------------------------------------------------
+
+    def _suppose(self, faults: frozenset[str]) -> Hypothesis:
+        prior = sum(math.log(c.present if f in faults else 1 - c.present) for f, c in self.candidates.items())
+        predicted, open_ended = self._prediction(faults)
+        likelihood = self._likelihood(predicted)
+        if open_ended:  # a fault that no replay shows may cost nothing or everything
+            likelihood = _log_sum((likelihood, self._anything)) - math.log(2)
+        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything)
+        self.hypotheses.append(made)
+        return made
+
+    def _prediction(self, faults: frozenset[str]) -> tuple[Predicted, bool]:
+        """What the set predicts, and whether it holds a fault whose effect is not known at all."""
+        shown = {f: best for f in sorted(faults) if (best := self._best(f)) is not None}
+        base = self._played_together(shown)
+        ranges = {f: r for f in faults - set(shown) if (r := self.candidates[f].fault.typical) is not None}
+        open_ended = len(shown) + len(ranges) < len(faults)
+        if not ranges:
+            return base, open_ended
+        low, high = min(ranges.values(), key=lambda r: r[1])
+        return Predicted(spread=self._spread, length=(low, max(low, min(high, base.length[1])))), open_ended
+
+    def _played_together(self, shown: dict[str, tuple[Change, Counterfactual, Replay]]) -> Predicted:
+        """The healthy replay with these faults at once; without a replay, what a draft that works gives, or nothing."""
+        if self.healthy is None:
+            return Predicted(spread=self._spread, length=(WEAK, self.case.steps + 1.0))
+        if len(shown) <= 1:
+            return self._predicted(next((best[2] for best in shown.values()), self.healthy))
+        name = " and ".join(best[0].name for best in shown.values())
+        self.say(f"counterfactual {'+'.join(shown)}: {name}")
+        played = self.case.play(*(best[0] for best in shown.values()))
+        assert played is not None
+        self.series.append(self._counterfactual("+".join(shown), name, played))
+        return self._predicted(played)
+
+    def _look_further(self, seen: frozenset[str]) -> None:
+        """Faults that were not seen, each alone beside what was; then the best sets grow by one more while nothing fits."""
+        hidden = [c for c in self.candidates.values() if not c.seen and (c.fault.typical or (c.changes and self.healthy is not None))]
+        tried = []
+        for candidate in hidden:
+            self._play_alone(candidate)
+            tried.append(self._suppose(frozenset({candidate.id})))
+        self._series_of(seen, hidden, tried)
+
+    def _series_of(self, seen: frozenset[str], hidden: list[Candidate], tried: list[Hypothesis]) -> None:
+        base = seen
+        while not self._explained and self.healthy is not None and len(base) < MOST_AT_ONCE and hidden:
+            if not base:
+                base = max(tried, key=lambda h: h.log_weight).faults
+                continue
+            grown = [self._suppose(base | {c.id}) for c in hidden if c.id not in base]
+            if not grown:
+                return
+            base = max(grown, key=lambda h: h.log_weight).faults
+
+    @property
+    def _explained(self) -> bool:
+        """Whether any hypothesis so far does better than "anything"; always where no number asks for an explanation."""
+        return self.observed is None or self.observed.length is None or any(h.fits for h in self.hypotheses)
+
+    @cached_property
+    def _anything(self) -> float:
+        return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread)
+
+    @cached_property
+    def _spread(self) -> float:
+        return self._predicted(self.healthy).spread if self.healthy else 1.0
+
+    # -- weights --------------------------------------------------------------------------------------------------------------------
+
+    def _weigh(self) -> Explanation:
+        out = Explanation(series=tuple(self.series))
+        out.counterfactuals = tuple(v[1] for played in self.singles.values() for v in played)
+        for fault in self.singles:
+            if (best := self._best(fault)) is not None and self.healthy is not None:
+                out.variant[fault], out.nearest[fault] = best[:2]
+                out.cost[fault] = self.healthy.accept_length - best[1].accept_length
+        none = math.log(NONE_OF_THESE) + self._anything + sum(math.log(1 - c.present) for c in self.candidates.values() if not c.seen)
+        total = _log_sum([*(h.log_weight for h in self.hypotheses), none])
+        out.none_of_these = math.exp(none - total)
+        for h in self.hypotheses:
+            probability = math.exp(h.log_weight - total)
+            for fault in h.faults:
+                out.certainty[fault] = out.certainty.get(fault, 0.0) + probability
+            shares = self._shares(h, out.cost)
+            for fault, share in shares.items():
+                out.weight[fault] = out.weight.get(fault, 0.0) + probability * share
+            if not shares:
+                out.as_trained += probability
+        return out
+
+    def _shares(self, h: Hypothesis, cost: dict[str, float]) -> dict[str, float]:
+        """Each fault's part of the loss under one hypothesis: by what it costs alone; empty where nothing is lost to speak of."""
+        length = self.observed.length if self.observed else None
+        left = None if self.healthy is None or length is None else self.healthy.accept_length - length
+        known = {f: max(cost.get(f, 0.0), 0.0) for f in h.faults if f in cost}
+        unknown = [f for f in h.faults if f not in cost]
+        rest = 1.0 if left is None else max(left - sum(known.values()), HARMLESS if unknown else 0.0)
+        loss = known | {f: rest / len(unknown) for f in unknown}
+        total = sum(loss.values())
+        return {f: x / total for f, x in loss.items()} if total >= HARMLESS else {}
+
+
+def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
+    by_fault: dict[str, Finding] = {}
+    for finding in found:  # most severe first
+        by_fault.setdefault(finding.fault, finding)
+    listed = catalogue()
+    for fault in listed:
+        if fault.id in case.assume_fixed:
+            continue
+        own = by_fault.get(fault.id)
+        present = PRESENT[own.severity] if own else RULED_OUT if case.would_show(fault.shown_by) else UNSEEN
+        yield Candidate(fault, own, present, tuple(fault.changes(case)))
+    known = {fault.id for fault in listed} | case.assume_fixed
+    for name, finding in by_fault.items():
+        if name not in known and finding.severity > Severity.NOTE:
+            yield Candidate(Fault(name, finding.title, lambda _: None), finding, PRESENT[finding.severity], ())
+
+
+def _log_sum(values: Iterable[float]) -> float:
+    listed = list(values)
+    top = max(listed)
+    return top + math.log(sum(math.exp(v - top) for v in listed))

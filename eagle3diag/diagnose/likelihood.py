@@ -1,0 +1,118 @@
+"""How well a replay explains what a server accepted: likelihood of the observed counts, with room for rounds that are not alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from math import lgamma, log
+
+from eagle3diag.intervals import Z95
+from eagle3diag.serving import Acceptance
+
+TOLERANCE = 0.05
+"""Accept length within which a counterfactual reproduces what was observed (test D3): two runs of one engine on one set of prompts, in
+bf16, part by about that much."""
+
+CONCENTRATION = 100.0
+"""Pseudo-rounds at most that a replay's conditional acceptance is trusted with: a spread of 0.05 at 0.5, as between engines and prompts
+of one kind. More rounds replayed do not make other prompts more alike."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a hypothesis predicts: unconditional ``p`` [steps] over ``rounds`` replayed rounds, or only a range of accept lengths.
+
+    ``spread``: by how much the variance between rounds is inflated (1: rounds are independent), see :func:`overdispersion`.
+    """
+
+    p: tuple[float, ...] = ()
+    rounds: int = 0
+    spread: float = 1.0
+    length: tuple[float, float] = (1.0, 1.0)  # 95 % interval, or the range known from reports
+
+    @property
+    def accept_length(self) -> float:
+        return 1 + sum(self.p) if self.p else sum(self.length) / 2
+
+
+def overdispersion(p: tuple[float, ...], rounds: int, interval: tuple[float, float]) -> float:
+    """Variance of the mean accept length over records, against what independent rounds would give; at least 1.
+
+    ``interval`` is the bootstrap over records: rounds of one text resemble each other, so it is the wider of the two.
+    """
+    mean = sum(p)
+    variance = sum((2 * i + 1) * share for i, share in enumerate(p)) - mean * mean  # E[A^2] = sum (2i+1) P(A > i)
+    if rounds < 2 or variance <= 0:
+        return 1.0
+    return max(1.0, ((interval[1] - interval[0]) / (2 * Z95)) ** 2 * rounds / variance)
+
+
+def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> float:
+    """Natural log of the probability (counts) or density (a bare accept length) of what was observed.
+
+    With counts per position: a beta-binomial for each conditional acceptance, both sides thinned by the replay's over-dispersion.
+    Otherwise: a normal around the predicted accept length, of the variance of both and of :data:`TOLERANCE`. A prediction that is
+    only a range of accept lengths says nothing of the positions: there they are as likely as under :func:`log_of_anything`.
+    """
+    if observed.length is None:
+        return 0.0
+    if not _has_positions(observed, steps):
+        return _of_length(predicted, observed, observed.length)
+    if len(predicted.p) != steps:
+        return log_of_anything(observed, steps, predicted.spread) + _of_length(predicted, observed, observed.length) + log(steps)
+    total, before, reached = 0.0, 1.0, 1.0
+    for share, said in zip(observed.p, predicted.p, strict=True):
+        trials = _trials(observed, reached, predicted.spread)
+        if trials < 1:
+            break
+        weight = min(predicted.rounds * before / predicted.spread, CONCENTRATION)
+        c = said / before if before > 0 else 0.5
+        total += _beta_binomial(round(trials * share / reached), trials, c * weight + 0.5, (1 - c) * weight + 0.5)
+        before, reached = said, share
+    return total
+
+
+def _of_length(predicted: Predicted, observed: Acceptance, length: float) -> float:
+    seen = observed.interval
+    wide = 0.0 if seen is None else (seen[1] - seen[0]) / (2 * Z95)
+    low, high = predicted.length
+    if predicted.p:
+        sigma = math.hypot((high - low) / (2 * Z95), wide, TOLERANCE, TOLERANCE * (predicted.accept_length - 1))
+        return -0.5 * ((length - predicted.accept_length) / sigma) ** 2 - log(sigma * math.sqrt(2 * math.pi))
+    # a range from reports: uniform over it, with soft ends
+    sigma = math.hypot(wide, TOLERANCE)
+    inside = (math.erf((length - low) / sigma / 2**0.5) - math.erf((length - high) / sigma / 2**0.5)) / 2
+    return log(max(inside / max(high - low, sigma), 1e-300))
+
+
+def log_of_anything(observed: Acceptance, steps: int, spread: float = 1.0) -> float:
+    """The same for "none of these": every conditional acceptance, or every accept length from 1 to ``steps + 1``, alike."""
+    if _has_positions(observed, steps):
+        total, reached = 0.0, 1.0
+        for share in observed.p:
+            trials = _trials(observed, reached, spread)
+            if trials < 1:
+                break
+            total -= log(trials + 1)
+            reached = share
+        return total
+    return 0.0 if observed.length is None else -log(steps)
+
+
+def _beta_binomial(hits: int, trials: int, a: float, b: float) -> float:
+    """Log probability of ``hits`` in ``trials`` whose chance is itself drawn from Beta(a, b)."""
+    choose = lgamma(trials + 1) - lgamma(hits + 1) - lgamma(trials - hits + 1)
+    return choose + _log_beta(hits + a, trials - hits + b) - _log_beta(a, b)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+def _trials(observed: Acceptance, reached: float, spread: float) -> int:
+    """Rounds that came as far as a position, thinned by how alike they are."""
+    return round((observed.rounds or 0) * reached / spread)
+
+
+def _has_positions(observed: Acceptance, steps: int) -> bool:
+    return bool(observed.rounds) and len(observed.p) == steps

@@ -1,0 +1,98 @@
+"""What a diagnosis is made of: plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eagle3diag.audit import Audit
+from eagle3diag.compare import Comparison
+from eagle3diag.findings import Finding, Result
+from eagle3diag.replay import Replay
+from eagle3diag.serving import Acceptance
+from eagle3diag.weights import WeightReport
+
+
+@dataclass(frozen=True)
+class Counterfactual:
+    """A replay with one thing broken (or, for a series, several: ``fault`` is then ``FM-01+FM-05``).
+
+    ``distance``: its accept length from the observed one; None when nothing was observed.
+    """
+
+    fault: str
+    name: str
+    accept_length: float
+    accept_length_interval: tuple[float, float]
+    p: tuple[float, ...]
+    distance: float | None
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A finding, most likely explanation first.
+
+    Attributes
+    ----------
+    weight: its share of the explanation of the observed number; over all findings, suspects and "none of these" they sum to one.
+    certainty: probability that it is present at all, whatever it costs.
+    predicted: its counterfactual nearest to what was observed. cost: accept length that it costs here, alone; None without a replay.
+    """
+
+    finding: Finding
+    weight: float
+    predicted: Counterfactual | None
+    cost: float | None
+    certainty: float = 1.0
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A fault that the evidence given could not have shown and that would explain the number. ``tell``: what would show it."""
+
+    fault: str
+    title: str
+    weight: float
+    predicted: Counterfactual | None
+    tell: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of the waterfall: the accept length that is left, and what took the difference to the stage before."""
+
+    name: str
+    accept_length: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Diagnosis(Result):
+    """What was found, most likely explanation first, with every measurement it rests on.
+
+    Attributes
+    ----------
+    none_of_these, as_trained: shares of the explanation kept for a cause that is not listed, and for "nothing is lost".
+    series: replays with several of the faults that were found, at once.
+    waterfall: where acceptance is lost, from a perfect draft to what was observed.
+    """
+
+    verdict: str
+    observed: Acceptance | None
+    replay: Replay | None
+    live_replay: Replay | None
+    counterfactuals: tuple[Counterfactual, ...]
+    ranked: tuple[Ranked, ...]
+    none_of_these: float
+    audit: Audit | None
+    comparison: Comparison | None
+    weights: WeightReport | None
+    trail: tuple[str, ...]
+    missing: tuple[str, ...]
+    as_trained: float = 0.0
+    series: tuple[Counterfactual, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    waterfall: tuple[Stage, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(r.finding for r in self.ranked)

@@ -1,0 +1,152 @@
+"""Run what the evidence allows, in order of cost, and rank what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from eagle3diag.case import Case, Given
+from eagle3diag.diagnose.explain import HARMLESS, LISTED, WEAK, Explanation, explain
+from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
+from eagle3diag.diagnose.waterfall import waterfall
+from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
+from eagle3diag.errors import BadArgument
+from eagle3diag.faults import catalogue, detect
+from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.replay import Replay
+from eagle3diag.serving import Acceptance
+
+
+def diagnose(
+    draft: Any = None,
+    target: Any = None,
+    train: Any = None,
+    live: Any = None,
+    reference: Any = None,
+    launch: Any = None,
+    log: Any = None,
+    acceptance: Any = None,
+    *,
+    engine: str | None = None,
+    assume_fixed: Iterable[str] = (),
+    progress: Callable[[str], None] | None = None,
+) -> Diagnosis:
+    """Say which fault explains the accept length that you see, from whatever evidence there is.
+
+    Parameters
+    ----------
+    draft, target: checkpoint folders. train, live: dumps of the same prompts from training and from the server. reference: a dump of
+        every boundary of the target. launch: the server's command line, or a file with it. log: the server's log, gzipped or not.
+    acceptance: counts (an :class:`~eagle3diag.serving.Acceptance`, a JSON file) or a bare accept length.
+    engine: such as ``"sglang==0.5.8"``; otherwise taken from the log, the live dump or the command.
+    assume_fixed: faults that were mended since the evidence was taken, such as ``["FM-05"]``: everything is judged without them.
+    progress: called with one line before each step.
+
+    Raises
+    ------
+    BadArgument: no evidence at all. Any InputError that opening a given part raises.
+    """
+    if all(part is None for part in (draft, train, live, launch, log, acceptance)):
+        raise BadArgument("no evidence was given", hint="give at least one of draft, train, live, launch, log, acceptance")
+    case = Case(Given(draft, target, train, live, reference, launch, log, acceptance, engine, frozenset(assume_fixed)))
+    say = progress or (lambda _: None)
+    say("reading the launch command, the log and the checkpoint")
+    observed, checked = case.observed, case.audit
+    say("comparing train with live")
+    comparison = case.comparison
+    say("analysing the weights")
+    weights = case.weights
+    say("replaying the draft on the training dump")
+    healthy = case.healthy
+    say("collecting direct evidence")
+    found = tuple(f for f in detect(case) if f.fault not in case.assume_fixed)
+    explanation = explain(case, found, say)
+    live_replay = _replay_live(case, say)
+    ranked = _ranked(found, explanation)
+    ranked = (*ranked, *_weak_but_right(ranked, healthy, observed))
+    suspects = tuple(_suspects(case, found, explanation))
+    return Diagnosis(
+        verdict=verdict(ranked, suspects, healthy, observed),
+        observed=observed,
+        replay=healthy,
+        live_replay=live_replay,
+        counterfactuals=explanation.counterfactuals,
+        ranked=ranked,
+        none_of_these=explanation.none_of_these,
+        audit=checked,
+        comparison=comparison,
+        weights=weights,
+        trail=tuple(trail(case, healthy, live_replay)),
+        missing=tuple(missing(case, ranked)),
+        as_trained=explanation.as_trained,
+        series=explanation.series,
+        suspects=suspects,
+        waterfall=tuple(waterfall(case, explanation, live_replay)),
+    )
+
+
+def _replay_live(case: Case, say: Callable[[str], None]) -> Replay | None:
+    """The draft on what the server really fed it. Narrow features pass by fc, as they do in the engine."""
+    if case.net is None or case.live is None or case.draft is None:
+        return None
+    width = case.live[0].features.shape[-1]
+    if width not in (case.net.weights["fc.weight"].shape[1], case.net.embedding.shape[1]):
+        return None
+    say("replaying the draft on the live dump")
+    return case.play(dump=case.live)
+
+
+def _ranked(found: tuple[Finding, ...], explanation: Explanation) -> tuple[Ranked, ...]:
+    """Findings by their share of the explanation. Of several findings of one fault the most severe carries its share."""
+    rows, told = [], set()
+    for finding in found:
+        fault, first = finding.fault, finding.fault not in told
+        told.add(fault)
+        cost = explanation.cost.get(fault)
+        if cost is not None and cost < HARMLESS:
+            finding = _harmless(finding, cost)
+        weight = explanation.weight.get(fault, 0.0) if first else 0.0
+        rows.append(Ranked(finding, weight, explanation.nearest.get(fault), cost, explanation.certainty.get(fault, 0.0)))
+    return tuple(sorted(rows, key=lambda r: (-r.weight, -r.finding.severity)))
+
+
+def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:
+    """Faults without direct evidence that hold a share of the explanation, likeliest first, and what would show them."""
+    seen = {f.fault for f in found if f.severity > Severity.NOTE}
+    for fault in sorted(catalogue(), key=lambda f: -explanation.weight.get(f.id, 0.0)):
+        weight = explanation.weight.get(fault.id, 0.0)
+        if weight >= LISTED and fault.id not in seen and not case.would_show(fault.shown_by):
+            yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), cheapest(case, fault.shown_by))
+
+
+def _harmless(finding: Finding, cost: float) -> Finding:
+    if finding.severity < Severity.ERROR:
+        return finding
+    return replace(
+        finding,
+        severity=Severity.WARNING,
+        because=f"{finding.because} Present, but on this pair it costs {max(cost, 0.0):.2f} accept length: not the explanation of a collapse.",
+    )
+
+
+def _weak_but_right(ranked: tuple[Ranked, ...], healthy: Replay | None, observed: Acceptance | None) -> Iterator[Ranked]:
+    """FM-77/FM-25: the server gives what the replay gives, and it is little."""
+    length = observed.length if observed else None
+    if any(r.finding.severity > Severity.NOTE for r in ranked) or healthy is None or not healthy.accept_length < WEAK:
+        return
+    if length is not None and length < healthy.accept_length - HARMLESS:
+        return
+    evidence = [Evidence("accept length, replayed", healthy.accept_length, f"at least {WEAK}", "replay")]
+    if length is not None:
+        evidence.append(Evidence("accept length, observed", length, f"{healthy.accept_length:.2f}, as replayed", "server"))
+    finding = Finding(
+        "FM-25",
+        Severity.NOTE,
+        "weak but right: the draft is served as it was trained, it just predicts little",
+        "Nothing between trainer and engine is wrong. More answers, more epochs or a larger draft vocabulary raise what the replay gives.",
+        tuple(evidence),
+        "Train on more of the target's own answers, and choose the epoch by replay, not by loss.",
+        "eagle3diag.replay on held-out dumps, per epoch.",
+    )
+    yield Ranked(finding, 0.0, None, None)

@@ -1,0 +1,105 @@
+"""The sentences of a diagnosis: its verdict, what was looked at, what is missing and how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eagle3diag.case import Case
+from eagle3diag.diagnose.explain import HARMLESS
+from eagle3diag.diagnose.result import Ranked, Suspect
+from eagle3diag.findings import Severity
+from eagle3diag.repair import map_is_lost
+from eagle3diag.replay import Replay
+from eagle3diag.serving import Acceptance
+
+HOW_TO_GET = {
+    "launch": "--launch 'the command that starts the server'",
+    "log": "--log server.log",
+    "draft": "--draft FOLDER",
+    "target": "--target FOLDER",
+    "acceptance": "--acceptance 1.03, as the server shows it",
+    "train": "eagle3diag capture --target TARGET --prompts PROMPTS --out train/",
+    "live": "a live dump, recorded in the server (docs/capture.md), --live live/",
+    "reference": "eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/",
+}
+"""How each kind of evidence is got, cheapest first."""
+
+
+def cheapest(case: Case, sets: tuple[tuple[str, ...], ...]) -> str:
+    """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it."""
+    order = list(HOW_TO_GET)
+    lacking = [[k for k in kinds if getattr(case.given, k) is None] for kinds in sets]
+    chosen = min(lacking, key=lambda kinds: sum(2 ** order.index(k) for k in kinds), default=[])
+    return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
+
+
+def verdict(ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: Replay | None, observed: Acceptance | None) -> str:
+    """One sentence, or two: what explains the number, or that nothing does, or between what it cannot be told."""
+    serious = [r for r in ranked if r.finding.severity > Severity.NOTE]
+    length = observed.length if observed else None
+    if serious:
+        first = serious[0].finding
+        more = f" And {len(serious) - 1} more: {', '.join(r.finding.fault for r in serious[1:4])}." if len(serious) > 1 else ""
+        return f"{first.fault}: {first.title}.{more}"
+    if ranked and ranked[-1].finding.fault == "FM-25":
+        return "Weak but right: nothing is wrong between trainer and engine."
+    if healthy is not None and length is not None and healthy.accept_length - length > HARMLESS:
+        yet = f"No fault is in the evidence given, yet {length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
+        return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
+    if healthy is None and suspects:
+        return f"No fault is in the evidence given; {_undetermined(suspects)}."
+    if healthy is not None and length is not None:
+        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
+    return "Nothing is wrong in the evidence given."
+
+
+def _undetermined(suspects: tuple[Suspect, ...]) -> str:
+    named = ", ".join(f"{s.fault} ({s.title})" for s in suspects[:4])
+    between = f"undetermined between {named}" if len(suspects) > 1 else f"{named} would explain it"
+    tell = next((s.tell for s in suspects if s.tell), "")
+    return between + (f"; what would tell: {tell}" if tell else "")
+
+
+def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[str]:
+    """What was looked at, in order, one line each."""
+    if case.launch is not None:
+        yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {case.steps} steps, {case.slots} slots"
+    if case.log is not None:
+        yield f"log: {len(case.log.lines)} windows with an accept length, accept rate of the {case.log.rate_kind} kind"
+    if case.observed is not None and case.observed.length is not None:
+        yield f"observed: accept length {case.observed.length:.2f}" + (
+            f" over {case.observed.rounds} rounds" if case.observed.rounds else ""
+        )
+    if case.audit is not None:
+        counts = {o: len(case.audit.outcome(o)) for o in ("loaded", "borrowed", "dropped", "missing")}
+        yield f"audit under {case.audit.engine} {case.audit.engine_version}: " + ", ".join(f"{n} {o}" for o, n in counts.items() if n)
+    if case.comparison is not None:
+        c = case.comparison
+        yield f"compare: {c.train.width} wide trained, {c.live.width} wide fed, over {c.aligned_tokens} tokens"
+        if case.given.reference is None and c.reference:
+            yield "reference: every boundary of the target captured here on the training tokens, to name what the live blocks are"
+    if case.weights is not None:
+        yield f"weights: {len(case.weights.tensors)} tensors, moments, norms and spectra"
+    if healthy is not None:
+        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained"
+    if live is not None:
+        yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed"
+
+
+def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
+    """What was not given, what it would tell, and how to get it."""
+    if case.draft is None:
+        yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
+    if case.draft is not None and map_is_lost(case.healthy_draft):
+        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t beside the training data"
+    elif case.draft is not None and case.unplayable:
+        yield f"{case.unplayable}, so nothing could be replayed" + ("" if case.target is not None else "; pass --target FOLDER")
+    if case.net is not None and case.train is None:
+        yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
+    if case.live is None:
+        yield "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; record one in the server (docs/capture.md)"
+    if case.observed is None:
+        yield "nothing observed: which fault explains the number cannot be weighed; pass --log server.log or --acceptance 1.03"
+    wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)
+    if wants and case.reference is None:
+        yield "no reference: cannot tell FM-28 from FM-29; eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/"

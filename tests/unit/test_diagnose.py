@@ -1,0 +1,220 @@
+"""How findings are weighed: the likelihood against scipy, and the posterior over hypotheses against sums done by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from eagle3diag.case import Case, Given
+from eagle3diag.diagnose import explain as weighing
+from eagle3diag.diagnose.explain import NONE_OF_THESE, PRESENT, RULED_OUT, UNSEEN, explain
+from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, overdispersion
+from eagle3diag.diagnose.words import cheapest
+from eagle3diag.faults.base import Fault
+from eagle3diag.findings import Finding, Severity
+from eagle3diag.replay import Change, Replay
+from eagle3diag.serving import Acceptance
+
+HEALTHY, COLLAPSED, HALF = (0.6, 0.35, 0.2), (0.03, 0.0, 0.0), (0.3, 0.1, 0.03)
+
+
+def acceptance(p: tuple[float, ...], rounds: int = 400) -> Acceptance:
+    return Acceptance(rounds=rounds, accepted=round(sum(p) * rounds), steps=len(p), slots=len(p) + 1, p=p)
+
+
+def replayed(p: tuple[float, ...], rounds: int = 300) -> Replay:
+    length = 1 + sum(p)
+    around = (length - 0.05, length + 0.05)
+    return Replay("draft", "train", len(p), rounds, p, ((0.0, 1.0),) * len(p), p, length, around, p, 0.05, ())
+
+
+@pytest.mark.parametrize("seen", [HEALTHY, HALF, (0.5, 0.5, 0.5), COLLAPSED])
+def test_counts_are_weighed_as_scipy_does(seen: tuple[float, ...]) -> None:
+    """A product of beta-binomials over the conditional acceptances."""
+    said, rounds = HEALTHY, 250
+    expected, before, reached = 0.0, 1.0, 1.0
+    for share, p in zip(seen, said, strict=True):
+        trials = round(400 * reached)
+        if trials < 1:
+            break
+        weight, c = min(rounds * before, CONCENTRATION), p / before
+        expected += float(stats.betabinom.logpmf(round(trials * share / reached), trials, c * weight + 0.5, (1 - c) * weight + 0.5))
+        before, reached = p, share
+
+    assert log_likelihood(Predicted(said, rounds), acceptance(seen), 3) == pytest.approx(expected)
+
+
+def test_a_bare_length_is_weighed_as_a_normal() -> None:
+    """Around the prediction, with the tolerance of both."""
+    predicted = Predicted(HALF, 300, 1.0, (1.38, 1.48))
+    sigma = math.sqrt((0.1 / (2 * 1.959964)) ** 2 + TOLERANCE**2 + (TOLERANCE * 0.43) ** 2)
+
+    assert log_likelihood(predicted, Acceptance(accept_length=1.5), 3) == pytest.approx(
+        float(stats.norm.logpdf(1.5, 1.43, sigma)), rel=1e-5
+    )
+
+
+def test_a_range_from_reports_is_uniform_with_soft_ends() -> None:
+    """It integrates to one, and is flat inside."""
+    predicted = Predicted(length=(1.2, 2.0))
+    lengths = [0.5 + 0.001 * i for i in range(2500)]
+    density = [math.exp(log_likelihood(predicted, Acceptance(accept_length=x), 3)) for x in lengths]
+
+    assert sum(density) * 0.001 == pytest.approx(1.0, abs=1e-3)
+    assert density[900] == pytest.approx(density[1100], rel=1e-3)
+
+
+def test_a_range_says_nothing_of_the_positions() -> None:
+    """With counts at hand it is held against "anything" by the accept length alone: the odds are those of the bare length."""
+    for seen in (COLLAPSED, HALF):
+        counted, bare = acceptance(seen), Acceptance(accept_length=1 + sum(seen))
+        inside, outside = Predicted(length=(1.0, 1.2)), Predicted(length=(1.3, 1.6))
+        odds = log_likelihood(inside, counted, 3) - log_likelihood(outside, counted, 3)
+        assert odds * (log_likelihood(inside, bare, 3) - log_likelihood(outside, bare, 3)) > 0
+        assert (log_likelihood(inside, counted, 3) > log_of_anything(counted, 3)) is (seen is COLLAPSED)
+
+
+def test_anything_sums_to_one_over_all_counts() -> None:
+    """ "None of these" spreads its probability evenly over every outcome that is possible."""
+    total = sum(math.exp(log_of_anything(acceptance((i / 20, j / 20), 20), 2)) for i in range(21) for j in range(i + 1))
+
+    assert total == pytest.approx(1.0)
+
+
+def test_overdispersion_is_the_variance_ratio() -> None:
+    """Simulated: records that differ, against rounds drawn alike."""
+    draw = random.Random(0)
+    for between, low, high in ((0.0, 1.0, 1.6), (0.25, 2.5, 20.0)):
+        records = [[int(draw.random() < p) for _ in range(50)] for p in (min(max(draw.gauss(0.5, between), 0), 1) for _ in range(200))]
+        n, mean = 200 * 50, sum(map(sum, records)) / (200 * 50)
+        half = 1.959964 * math.sqrt(sum((sum(r) / 50 - mean) ** 2 for r in records) / 199 / 200)
+
+        assert low <= overdispersion((mean,), n, (mean - half, mean + half)) < high
+
+
+@dataclass
+class FakeCase:
+    """A case whose replays are given: change name -> what its replay gives; combinations take the lowest of each position."""
+
+    plays: Mapping[str, tuple[float, ...]]
+    observed: Acceptance | None
+    shows: bool = False
+    healthy: Replay | None = None
+    steps: int = 3
+    assume_fixed: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.healthy = replayed(HEALTHY)
+
+    def play(self, *changes: Change) -> Replay:
+        return replayed(tuple(min(p) for p in zip(HEALTHY, *(self.plays[c.name] for c in changes), strict=True)))
+
+    def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
+        return self.shows and bool(sets)
+
+
+def weigh(monkeypatch: pytest.MonkeyPatch, plays: Mapping[str, tuple[float, ...]], seen: Mapping[str, Severity], **case: Any) -> Any:
+    """``plays`` maps fault ids to what their counterfactual gives; ``seen`` those with direct evidence."""
+    listed = tuple(
+        Fault(name, name, lambda _: None, lambda _, name=name: iter([Change(name, name)]), (("live",),))  # type: ignore[misc]
+        for name in plays
+    )
+    monkeypatch.setattr(weighing, "catalogue", lambda: listed)
+    found = tuple(Finding(name, severity, name) for name, severity in seen.items())
+    return explain(FakeCase(plays, **case), found, lambda _: None)  # type: ignore[arg-type]
+
+
+def test_weights_share_out_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults, "none of these" and "as trained" together, whatever the evidence."""
+    for observed in (None, Acceptance(accept_length=1.02), acceptance(COLLAPSED), acceptance(HEALTHY)):
+        for seen in ({}, {"A": Severity.ERROR}, {"A": Severity.ERROR, "B": Severity.WARNING}):
+            out = weigh(monkeypatch, {"A": COLLAPSED, "B": HALF, "C": COLLAPSED}, seen, observed=observed)
+            assert sum(out.weight.values()) + out.none_of_these + out.as_trained == pytest.approx(1.0)
+
+
+def test_a_seen_fault_that_fits_is_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its posterior is what Bayes gives by hand for the three hypotheses there are."""
+    out = weigh(monkeypatch, {"A": COLLAPSED}, {"A": Severity.ERROR}, observed=acceptance(COLLAPSED))
+    observed, spread = acceptance(COLLAPSED), {p: overdispersion(p, 300, (sum(p) + 0.95, sum(p) + 1.05)) for p in (COLLAPSED, HEALTHY)}
+    present = PRESENT[Severity.ERROR]
+    with_it = present * math.exp(log_likelihood(Predicted(COLLAPSED, 300, spread[COLLAPSED]), observed, 3))
+    without = (1 - present) * math.exp(log_likelihood(Predicted(HEALTHY, 300, spread[HEALTHY]), observed, 3))
+    none = NONE_OF_THESE * math.exp(log_of_anything(observed, 3, spread[HEALTHY]))
+
+    assert out.weight["A"] == pytest.approx(with_it / (with_it + without + none))
+    assert out.weight["A"] > 0.9
+
+
+def test_a_seen_fault_that_costs_nothing_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Present with certainty, a share of nothing; the collapse stays open."""
+    out = weigh(monkeypatch, {"A": HEALTHY}, {"A": Severity.ERROR}, observed=acceptance(COLLAPSED))
+
+    assert out.weight.get("A", 0.0) == 0.0
+    assert out.none_of_these > 0.9
+
+
+def test_two_seen_faults_are_replayed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both share the explanation, since the number does not tell which of them would do."""
+    both = {"A": Severity.ERROR, "B": Severity.ERROR}
+    out = weigh(monkeypatch, {"A": COLLAPSED, "B": COLLAPSED}, both, observed=acceptance(COLLAPSED))
+
+    assert [c.fault for c in out.series] == ["A+B"]
+    assert out.weight["A"] == pytest.approx(out.weight["B"])
+    assert min(out.certainty.values()) > 0.8
+
+
+def test_unseen_faults_are_suspected_only_where_the_evidence_could_not_show_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing seen, nothing accepted: what would explain it is suspected; with the evidence at hand that would show it, hardly."""
+    plays = {"A": COLLAPSED, "B": HEALTHY}
+    blind = weigh(monkeypatch, plays, {}, observed=acceptance(COLLAPSED))
+    looked = weigh(monkeypatch, plays, {}, observed=acceptance(COLLAPSED), shows=True)
+
+    assert blind.weight["A"] > 0.7
+    assert blind.weight.get("B", 0.0) == 0.0
+    assert looked.weight["A"] < blind.weight["A"]
+    assert RULED_OUT < UNSEEN
+
+
+def test_a_series_is_looked_for_while_one_does_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seen fault that explains half of the loss, and a hidden one that explains the rest: both are named."""
+    out = weigh(
+        monkeypatch,
+        {"A": HALF, "B": (0.5, 0.02, 0.0), "C": HEALTHY},
+        {"A": Severity.ERROR},
+        observed=acceptance((0.3, 0.02, 0.0)),
+    )
+
+    assert "A+B" in [c.fault for c in out.series]
+    assert out.weight["A"] > 0.1
+    assert out.weight["B"] > 0.1
+    assert out.none_of_these < 0.3
+
+
+def test_what_was_mended_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """assume_fixed takes a fault out of the catalogue of this case."""
+    out = weigh(monkeypatch, {"A": COLLAPSED}, {}, observed=acceptance(COLLAPSED), assume_fixed=frozenset({"A"}))
+
+    assert "A" not in out.weight
+
+
+def test_served_as_replayed_is_as_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost: nothing is explained, and nothing beyond the healthy replay is played."""
+    out = weigh(monkeypatch, {"A": COLLAPSED}, {}, observed=acceptance(HEALTHY))
+
+    assert out.as_trained > 0.95
+    assert out.counterfactuals == ()
+
+
+def test_the_cheapest_evidence_is_named() -> None:
+    """Of several ways to see a fault the one that lacks least, and only what is lacking."""
+
+    case = Case(Given(draft="d"))
+
+    assert cheapest(case, (("draft", "launch"), ("train", "live"))).startswith("--launch")
+    assert cheapest(case, ()) == ""
