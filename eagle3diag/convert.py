@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,8 +156,21 @@ def _named(draft: Draft, engine: str | None) -> tuple[Draft, list[Edit]]:
             chosen, best = style, lost
     renamed = _renamed(draft, chosen) or draft
     why = "the names that the engine's loader knows" if engine else "the names of the format"
-    pairs = zip(draft.tensors, (chosen(n) for n in draft.tensors), strict=True)
-    return renamed, [Edit(old, old, new, why) for old, new in pairs if old != new and renamed is not draft]
+    return renamed, _rules(draft.tensors, chosen, why) if renamed is not draft else []
+
+
+def _rules(names: Iterable[str], style: Callable[[str], str], why: str) -> list[Edit]:
+    """Renamings by what differs at the front of the name: ``midlayer.*`` to ``layers.0.*`` with the number of tensors."""
+    counted: dict[tuple[str, str], int] = {}
+    for old in names:
+        new = style(old)
+        if old != new:
+            was, now = old.split("."), new.split(".")
+            while was and now and was[-1] == now[-1]:
+                was.pop(), now.pop()
+            key = ".".join([*was, "*"]), ".".join([*now, "*"])
+            counted[key] = counted.get(key, 0) + 1
+    return [Edit("names", old, new, f"{n} tensors; {why}") for (old, new), n in counted.items()]
 
 
 def _renamed(draft: Draft, style: Callable[[str], str]) -> Draft | None:
@@ -200,13 +213,25 @@ def _identity(draft: Draft, name: str) -> object:
 
 
 def _config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Edit]:
+    """Fields that change; those that only move between the top level and ``transformer_layer_config`` are counted."""
     before, after = dict(_leaves(old)), dict(_leaves(new))
-    for name in sorted(before.keys() | after.keys()):
-        if before.get(name, _ABSENT) != after.get(name, _ABSENT):
-            why = FLAT_REASONS.get(name.rsplit(".", 1)[-1], "as the format has it")
-            yield Edit(f"config: {name}", _shown(before.get(name, _ABSENT)), _shown(after.get(name, _ABSENT)), why)
+    differ = sorted(n for n in before.keys() | after.keys() if before.get(n, _ABSENT) != after.get(n, _ABSENT))
+    moved = []
+    for name in differ:
+        other = name.removeprefix(_NESTED) if name.startswith(_NESTED) else _NESTED + name
+        value = before.get(name, after.get(name))
+        if (name in before) != (name in after) and other in differ and value in (before.get(other, _ABSENT), after.get(other, _ABSENT)):
+            moved.append(name)
+            continue
+        why = FLAT_REASONS.get(name.rsplit(".", 1)[-1], "as the format has it")
+        yield Edit(f"config: {name}", _shown(before.get(name, _ABSENT)), _shown(after.get(name, _ABSENT)), why)
+    if moved:
+        places = ("the top level", "transformer_layer_config")
+        inside = any(name.startswith(_NESTED) and name in after for name in moved)
+        yield Edit(f"config: {len(moved) // 2} fields", *(places if inside else places[::-1]), "the same values, where the format has them")
 
 
+_NESTED = "transformer_layer_config."
 _ABSENT = object()
 
 

@@ -23,11 +23,9 @@ def page(result: Conversion) -> Page:
         ("written by", result.trainer),
         ("tensors", f"{num(result.tensors)}, of these {num(result.tensors - len(result.rewritten))} byte for byte as they were"),
     )
-    sections = [
-        Section("Changed", "" if result.changes else "Nothing: the draft was ready as it is.", tables=_tables(result.changes)),
-        Section("Left alone", "What may need a change and is not certain.", tables=_tables(result.left)),
-    ]
-    return Page("conversion", verdict(findings, healthy), facts, findings, tuple(s for s in sections if s.tables or not result.changes))
+    changed = Section("Changed", "" if result.changes else "Nothing: the draft was ready as it is.", tables=_tables(result.changes))
+    left = Section("Left alone", "What may need a change and is not certain.", tables=_tables(result.left))
+    return Page("conversion", verdict(findings, healthy), facts, findings, (changed, left) if result.left else (changed,))
 
 
 def _tables(edits: Sequence[Edit]) -> tuple[Table, ...]:
