@@ -240,6 +240,8 @@ def _dense_head_dim(draft: Draft) -> int:
     q, k, o = (draft.shape(f"layers.0.self_attn.{name}_proj.weight") or () for name in "qko")
     if c.latent is not None or not len(q) == len(k) == len(o) == 2 or q[0] % c.num_heads:
         return 0
+    if draft.shape("layers.0.mlp.gate_proj.weight") != (c.intermediate_size, c.hidden_size):  # then it is a cut save, not another width
+        return 0
     dim = q[0] // c.num_heads
     return dim if dim != c.head_dim and k[0] == c.num_kv_heads * dim and o[1] == q[0] else 0
 

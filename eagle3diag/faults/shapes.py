@@ -47,13 +47,13 @@ def _by_cause(audit: Audit) -> dict[str, tuple[ShapeCheck, ...]]:
     found: dict[str, list[ShapeCheck]] = {}
     ratios = [r for s in audit.shapes if (r := _shard(s)) > 1]
     sharded = {r for r in ratios if ratios.count(r) > 1}  # one cut tensor may be a wrong config; two cut alike are a save
-    geometry = other_heads(audit)
+    # Other heads explain the attention alone; a save that cuts the MLP as well is the simpler reason.
+    geometry = other_heads(audit) is not None and not any(_shard(s) in sharded for s in audit.shapes if not _of_heads(s))
     for s in audit.shapes:
-        leaf = s.name.rsplit(".", 2)[-2] if "." in s.name else s.name
-        if 0 in s.found or (len(s.expected) == 2 and len(s.found) == 1) or _shard(s) in sharded:
-            cause = "FM-22"
-        elif geometry and leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"):
+        if geometry and _of_heads(s):
             cause = "FM-18"
+        elif 0 in s.found or (len(s.expected) == 2 and len(s.found) == 1) or _shard(s) in sharded:
+            cause = "FM-22"
         elif s.name == "fc.weight" and s.found[:1] == s.expected[:1]:
             cause = "FM-17"
         elif s.name in ("lm_head.weight", "embed_tokens.weight") and s.found[1:] == s.expected[1:] and padded(s.found[0], s.expected[0]):
@@ -62,6 +62,10 @@ def _by_cause(audit: Audit) -> dict[str, tuple[ShapeCheck, ...]]:
             cause = "K2"
         found.setdefault(cause, []).append(s)
     return {cause: tuple(checks) for cause, checks in found.items()}
+
+
+def _of_heads(s: ShapeCheck) -> bool:
+    return s.name.endswith(tuple(f".{leaf}.weight" for leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")))
 
 
 def _shard(s: ShapeCheck) -> int:
