@@ -287,7 +287,7 @@ def test_vocabularies_apart_by_padding_are_a_finding_and_others_an_error() -> No
     reduced = audit(make(1024, v - 512, 1024), target=target).findings
     assert [(f.fault, f.severity) for f in reduced] == [("FM-16", NOTE)]
     with pytest.raises(MismatchedInputs, match="vocabulary"):
-        audit(make(1024, 2048, 1024), target=target)
+        audit(make(512, 2048, 512), target=target)
 
 
 def test_tokens_that_end_an_answer_are_looked_for(tmp_path: Path) -> None:
