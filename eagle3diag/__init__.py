@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.capture import capture
     from eagle3diag.checkpoints import open_draft, open_target
     from eagle3diag.compare import compare
+    from eagle3diag.convert import convert
     from eagle3diag.diagnose import diagnose
     from eagle3diag.dumps import open_dump
     from eagle3diag.replay import replay
@@ -56,6 +57,7 @@ __all__ = [
     "audit",
     "capture",
     "compare",
+    "convert",
     "diagnose",
     "open_draft",
     "open_dump",
@@ -64,7 +66,7 @@ __all__ = [
     "weights",
 ]
 
-_VERBS = ("audit", "capture", "compare", "diagnose", "replay", "weights")  # each lives in the module of the same name
+_VERBS = ("audit", "capture", "compare", "convert", "diagnose", "replay", "weights")  # each lives in the module of the same name
 _HOMES = {verb: verb for verb in _VERBS} | {"open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps"}
 
 

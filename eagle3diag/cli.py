@@ -125,6 +125,12 @@ def _audit(args: argparse.Namespace) -> int:
     return _finish(audit(args.draft, engine=args.engine, target=args.target), args)
 
 
+def _convert(args: argparse.Namespace) -> int:
+    from eagle3diag.convert import convert
+
+    return _finish(convert(args.draft, args.out, to=args.to), args)
+
+
 def _weights(args: argparse.Namespace) -> int:
     from eagle3diag.weights import weights
 
@@ -192,6 +198,13 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("draft", metavar="DRAFT")
     verb.add_argument("--engine", default="sglang==0.5.23", metavar="NAME==VERSION", help="default: %(default)s")
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint")
+
+    verb = _verb(verbs, "convert", _convert, "write a repaired copy of a draft for an engine version; never in place")
+    verb.add_argument("draft", metavar="DRAFT")
+    verb.add_argument("out", metavar="OUT", help="a new folder")
+    verb.add_argument(
+        "--to", default="sglang==0.5.23", metavar="NAME==VERSION", help="sglang==V, vllm==V or speculators (default: %(default)s)"
+    )
 
     verb = _verb(verbs, "weights", _weights, "spectra, norms and distance to initialisation of every tensor")
     verb.add_argument("draft", metavar="DRAFT")

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from eagle3diag.checkpoints.config import DraftConfig, read_config
-from eagle3diag.checkpoints.files import existing, kind, listing, read_json
+from eagle3diag.checkpoints.files import existing, kind, read_json
 from eagle3diag.checkpoints.names import canonical_names
 from eagle3diag.checkpoints.tensors import MemoryTensors, TensorFiles, Tensors
 from eagle3diag.checkpoints.vocabulary import VocabularyMap
+from eagle3diag.checkpoints.write import write_folder
 from eagle3diag.errors import BadArgument, MissingPart
 
 #: Parameters of one decoder layer, under ``layers.{i}.``.
@@ -141,24 +138,7 @@ class Draft:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into a new folder, all or nothing. Raises
         :class:`~eagle3diag.errors.BadArgument` when the folder exists and is not empty."""
-        target = Path(folder)
-        if kind(target) not in ("", "folder") or (kind(target) and listing(target)):
-            raise BadArgument("the folder is not empty", where=target, hint="give a new folder; a draft is never changed in place")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        try:
-            # Copies, because safetensors refuses tensors that share storage.
-            tensors = {n: t.detach().to("cpu", copy=True).contiguous() for n, t in self.tensors.items()}
-            save_file(tensors, staging / "model.safetensors", metadata={"format": "pt"})
-            (staging / "config.json").write_text(json.dumps(dict(self.config.raw), indent=2) + "\n", encoding="utf-8")
-            for file in staging.iterdir():
-                file.chmod(0o644)
-            staging.chmod(0o755)
-            staging.replace(target)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        return target
+        return write_folder(Path(folder), self.config.raw, self.tensors, dict.fromkeys(self.tensors, "model.safetensors"))
 
     def __repr__(self) -> str:
         return f"Draft({self.name!r}, {len(self.tensors)} tensors, fc {self.shape('fc.weight')}, vocabulary {self.config.draft_vocab_size})"

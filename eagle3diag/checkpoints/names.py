@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 #: SGLang renames the same three (``llama_eagle3.py::load_weights``, since 0.5.12).
 _LEGACY = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_norm_high.": "fc_norm.2."}
+#: Endings of names that no draft needs from its file: tables that every engine computes, and speculators' copies of the target's own weights.
+IDLE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "verifier_norm.weight", "verifier_lm_head.weight")
 _LAYER = re.compile(r"layers\.(\d{1,9})\.")
 
 
@@ -43,4 +45,4 @@ def layer_numbers(names: Iterable[str]) -> tuple[int, ...]:
     return tuple(sorted({int(m.group(1)) for n in names if (m := _LAYER.match(canonical(n)))}))
 
 
-__all__ = ["canonical", "canonical_names", "layer_numbers"]
+__all__ = ["IDLE", "canonical", "canonical_names", "layer_numbers"]

@@ -41,6 +41,10 @@ class Tensors(Mapping[str, torch.Tensor]):
     def info(self, name: str) -> TensorInfo:
         """Shape, dtype and file of ``name``; raises :class:`~eagle3diag.errors.MissingPart` when it is not there."""
 
+    def origin(self, name: str) -> object:
+        """What the tensor is wherever it is mapped on under another name: equal for two names of one tensor, and for nothing else."""
+        return id(self), name
+
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor]) -> Tensors:
         """``tensors`` itself when it already is one, else a view of it."""
@@ -77,6 +81,11 @@ class MemoryTensors(Tensors):
 
     def __contains__(self, name: object) -> bool:
         return name in self._own or name in self._names
+
+    def origin(self, name: str) -> object:
+        if name not in self._own and self._base is not None and name in self._names:
+            return self._base.origin(self._names[name])
+        return id(self[name])
 
     def info(self, name: str) -> TensorInfo:
         if name not in self._own and self._base is not None and name in self._names:

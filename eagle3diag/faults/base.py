@@ -48,3 +48,15 @@ def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Findi
         return judge(case.audit) if case.audit is not None else None
 
     return detect
+
+
+def in_files(
+    id: str, title: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = no_changes
+) -> Fault:
+    """A fault that the checkpoint shows or rules out: its changes are worth a replay only where it is seen."""
+
+    def if_seen(case: Case) -> Iterator[Change]:
+        if case.audit is not None and judge(case.audit) is not None:
+            yield from changes(case)
+
+    return Fault(id, title, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES)

@@ -10,7 +10,7 @@ import torch
 from eagle3diag.audit import Audit
 from eagle3diag.audit.checks import padded
 from eagle3diag.case import Case
-from eagle3diag.faults.base import IN_FILES, Fault, on_audit
+from eagle3diag.faults.base import IN_FILES, Fault, in_files, on_audit
 from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
@@ -172,8 +172,7 @@ def _head_lost(case: Case) -> Iterator[Change]:
 
 
 def _head_not_shared(case: Case) -> Iterator[Change]:
-    if case.audit is not None and unshared_head(case.audit) is not None:  # else it would only repeat FM-06
-        yield Change("FM-08", "random head", net=_random_head)
+    yield Change("FM-08", "random head", net=_random_head)
 
 
 def _head_replaced(case: Case) -> Iterator[Change]:
@@ -191,24 +190,10 @@ def _head_tied(case: Case) -> Iterator[Change]:
 
 
 FAULTS = (
-    Fault("FM-05", "decoder-layer keys dropped by the loader", on_audit(dropped_names), _layer_lost, shown_by=IN_FILES, typical=(1.0, 1.2)),
-    Fault(
-        "FM-06",
-        "head missing from the checkpoint and left random",
-        on_audit(missing_head),
-        _head_lost,
-        shown_by=IN_FILES,
-        typical=(1.0, 1.02),
-    ),
-    Fault(
-        "FM-07",
-        "the draft's own head replaced by the target's",
-        on_audit(replaced_head),
-        _head_replaced,
-        shown_by=IN_FILES,
-        typical=(1.0, 1.5),
-    ),
-    Fault("FM-08", "the target's head not shared", on_audit(unshared_head), _head_not_shared, shown_by=IN_FILES, typical=(1.0, 1.02)),
-    Fault("FM-10", "tied embeddings by mistake", on_audit(tied_by_mistake), _head_tied, shown_by=IN_FILES, typical=(1.0, 1.2)),
+    Fault("FM-05", "decoder-layer keys dropped by the loader", on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
+    Fault("FM-06", "head missing from the checkpoint and left random", on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
+    in_files("FM-07", "the draft's own head replaced by the target's", replaced_head, _head_replaced),
+    in_files("FM-08", "the target's head not shared", unshared_head, _head_not_shared),
+    in_files("FM-10", "tied embeddings by mistake", tied_by_mistake, _head_tied),
 )
 JUDGES = (dropped_names, missing_head, replaced_head, unshared_head, tied_by_mistake)

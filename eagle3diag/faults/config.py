@@ -10,9 +10,9 @@ from eagle3diag.audit import Audit
 from eagle3diag.audit.facts import Facts
 from eagle3diag.case import Case
 from eagle3diag.checkpoints.recognise import speculators_since
-from eagle3diag.faults.base import IN_FILES, Fault, on_audit
+from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.replay import Change, Net
+from eagle3diag.replay import Change
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 _AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
@@ -274,26 +274,14 @@ def refused_fields(audit: Audit) -> Finding | None:
 
 
 def _norm_before_fc_lost(case: Case) -> Iterator[Change]:
-    """Only for a draft that has the norm: without it there is nothing to leave out."""
-
-    def net(healthy: Net) -> Net:
-        return replace(healthy, norm_before_fc=False)
-
-    if case.net is not None and case.net.norm_before_fc:
-        yield Change("FM-20", "the norm before fc not applied", net=net)
+    if case.net is not None and case.net.norm_before_fc:  # not for an fc_norm
+        yield Change("FM-20", "the norm before fc not applied", net=lambda net: replace(net, norm_before_fc=False))
 
 
 FAULTS = (
-    Fault(
-        "FM-20",
-        "a norm in the checkpoint not applied",
-        on_audit(unapplied_norm),
-        _norm_before_fc_lost,
-        shown_by=IN_FILES,
-        typical=(1.1, 3.0),
-    ),
-    Fault("FM-23", "quantisation inherited from the target", on_audit(inherited_quantisation), shown_by=IN_FILES, typical=(1.0, 1.2)),
-    Fault("FM-26", "biases not built, or not there", on_audit(lost_bias), shown_by=IN_FILES, typical=(1.1, 2.5)),
+    in_files("FM-20", "a norm in the checkpoint not applied", unapplied_norm, _norm_before_fc_lost),
+    in_files("FM-23", "quantisation inherited from the target", inherited_quantisation),
+    in_files("FM-26", "biases not built, or not there", lost_bias),
 )
 GENERAL = (promised_norm, codes_without_scale, rotated_target, aux_ids, unreachable_boundary, old_offset, refused_fields)
 JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, *GENERAL)

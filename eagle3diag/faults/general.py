@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from eagle3diag.audit import Audit
+from eagle3diag.checkpoints.names import IDLE
 from eagle3diag.checkpoints.recognise import KIND_WORDS
 from eagle3diag.findings import Evidence, Finding, Severity
 
@@ -52,15 +53,11 @@ def unknown_engine(audit: Audit) -> Finding | None:
     )
 
 
-#: Names that are rightly dropped: tables that every engine computes, and the trainer's copies of the target's own weights.
-_IDLE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "verifier_norm.weight", "verifier_lm_head.weight")
-
-
 def lost_tensors(audit: Audit) -> Finding | None:
     """K1, the harmless half: tensors dropped although every parameter has its value. Norms are FM-20's, biases FM-26's."""
     if audit.missing_layer:
         return None
-    lost = [load for load in audit.outcome("dropped") if not load.name.endswith((*_IDLE, ".bias")) and "norm" not in load.canonical]
+    lost = [load for load in audit.outcome("dropped") if not load.name.endswith((*IDLE, ".bias")) and "norm" not in load.canonical]
     if not lost:
         return None
     return Finding(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from eagle3diag.audit import Audit, ShapeCheck
 from eagle3diag.audit.checks import padded
-from eagle3diag.case import Case
-from eagle3diag.faults.base import IN_FILES, Fault, on_audit
+from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.replay import Change, Net
 
 _SHAPES = "`eagle3diag audit` must list no shape."
 
@@ -52,13 +47,13 @@ def _by_cause(audit: Audit) -> dict[str, tuple[ShapeCheck, ...]]:
     found: dict[str, list[ShapeCheck]] = {}
     ratios = [r for s in audit.shapes if (r := _shard(s)) > 1]
     sharded = {r for r in ratios if ratios.count(r) > 1}  # one cut tensor may be a wrong config; two cut alike are a save
-    geometry = other_heads(audit)
+    # Other heads explain the attention alone; a save that cuts the MLP as well is the simpler reason.
+    geometry = other_heads(audit) is not None and not any(_shard(s) in sharded for s in audit.shapes if not _of_heads(s))
     for s in audit.shapes:
-        leaf = s.name.rsplit(".", 2)[-2] if "." in s.name else s.name
-        if 0 in s.found or (len(s.expected) == 2 and len(s.found) == 1) or _shard(s) in sharded:
-            cause = "FM-22"
-        elif geometry and leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"):
+        if geometry and _of_heads(s):
             cause = "FM-18"
+        elif 0 in s.found or (len(s.expected) == 2 and len(s.found) == 1) or _shard(s) in sharded:
+            cause = "FM-22"
         elif s.name == "fc.weight" and s.found[:1] == s.expected[:1]:
             cause = "FM-17"
         elif s.name in ("lm_head.weight", "embed_tokens.weight") and s.found[1:] == s.expected[1:] and padded(s.found[0], s.expected[0]):
@@ -67,6 +62,10 @@ def _by_cause(audit: Audit) -> dict[str, tuple[ShapeCheck, ...]]:
             cause = "K2"
         found.setdefault(cause, []).append(s)
     return {cause: tuple(checks) for cause, checks in found.items()}
+
+
+def _of_heads(s: ShapeCheck) -> bool:
+    return s.name.endswith(tuple(f".{leaf}.weight" for leaf in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")))
 
 
 def _shard(s: ShapeCheck) -> int:
@@ -177,23 +176,11 @@ def other_architecture(audit: Audit) -> Finding | None:
     )
 
 
-def _fc_block_lost(case: Case) -> Iterator[Change]:
-    """The middle state's columns of fc at zero: one shard of several that was not gathered."""
-
-    def net(healthy: Net) -> Net:
-        fc = healthy.weights["fc.weight"].clone()
-        blocks = fc.shape[1] // healthy.embedding.shape[1]
-        fc.chunk(max(1, blocks), 1)[blocks // 2].zero_()
-        return replace(healthy, weights={**healthy.weights, "fc.weight": fc})
-
-    yield Change("FM-22", "one block of fc zero", net=net)
-
-
 FAULTS = (
-    Fault("FM-17", "fc width against the aux states", on_audit(fc_width), shown_by=IN_FILES, typical=(1.0, 1.2)),
-    Fault("FM-18", "attention geometry", on_audit(attention_geometry), shown_by=IN_FILES, typical=(1.0, 1.2)),
-    Fault("FM-22", "a part of a sharded save", on_audit(partial_save), _fc_block_lost, shown_by=IN_FILES, typical=(1.0, 2.0)),
-    Fault("FM-27", "another architecture", on_audit(other_architecture), shown_by=IN_FILES, typical=(1.0, 1.2)),
+    in_files("FM-17", "fc width against the aux states", fc_width),
+    in_files("FM-18", "attention geometry", attention_geometry),
+    in_files("FM-22", "a part of a sharded save", partial_save),
+    in_files("FM-27", "another architecture", other_architecture),
 )
 GENERAL = (wrong_shapes,)
 JUDGES = (fc_width, attention_geometry, partial_save, other_architecture, *GENERAL)
