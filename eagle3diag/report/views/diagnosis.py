@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Section, Series, Table
+from eagle3diag.findings import Severity
+from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Row, Section, Series, Strip, Table
 from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
 from eagle3diag.report.views.common import accept_bar, accept_length, by_position, engine, joined, path_name
@@ -16,12 +17,33 @@ if TYPE_CHECKING:
     from eagle3diag.serving import Acceptance
 
 _SHOWN = 12  # counterfactuals in the figures; the table has all of them
+_IN_STRIP = 4
 
 
 def page(result: Diagnosis) -> Page:
     findings = result.findings
     remarks = tuple(_remark(result, ranked) for ranked in result.ranked)
-    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), remarks)
+    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), remarks, _strip(result))
+
+
+def _strip(result: Diagnosis) -> Strip | None:
+    """From what the draft can do, past what each fault alone leaves of it, to what is observed."""
+    trained = result.replay.accept_length if result.replay is not None else None
+    rows = [Row("as trained, replayed", trained)] if trained is not None else []
+    if result.live_replay is not None:
+        rows.append(Row("replayed on what live fed", result.live_replay.accept_length, trained, 2))
+    for ranked in [r for r in result.ranked if r.predicted is not None and r.cost is not None][:_IN_STRIP]:
+        assert ranked.predicted is not None and ranked.cost is not None
+        away = f"; {ranked.predicted.distance:.2f} from observed" if ranked.predicted.distance is not None else ""
+        cost = f"costs {ranked.cost:.2f}" if ranked.cost >= 0 else f"gives {-ranked.cost:.2f} more"
+        rows.append(Row(f"{ranked.finding.fault} alone", ranked.predicted.accept_length, trained, 1, f"{cost}{away}"))
+    if result.observed is not None and result.observed.length is not None:
+        rows.append(Row("observed", result.observed.length, trained, 4))
+    if len(rows) < 2:
+        return None
+    title = "Where acceptance is lost" if any(f.severity > Severity.NOTE for f in result.findings) else "Acceptance"
+    caption = "Accept length; 1.00 means that nothing is accepted." + (" Pale: lost against the draft as trained." if trained else "")
+    return Strip(title, caption, 1.0, tuple(rows))
 
 
 def _facts(result: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -117,6 +139,7 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
             tuple(bars),
             start=1.0,
             mark=mark,
+            terminal=_strip(result) is None,
         )
     if series and any(s.y for s in series):
         yield Lines(
