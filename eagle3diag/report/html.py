@@ -42,8 +42,8 @@ def page(result: Result, *, include_text: bool = False) -> str:
     left = LeftOut()
     source, packed = _plotly() if any(told.figures()) else (None, "")
     script, style = asset("tables.js") + asset("page.js"), asset("page.css")
-    top = "".join(_top(told))
-    room = LIMIT - _HEAD - sum(len(text.encode()) for text in (packed, script, style, top))
+    top, answer = "".join(_header(told)), "".join(_answer(told))
+    room = LIMIT - _HEAD - sum(len(text.encode()) for text in (packed, script, style, top, answer))
     drawn = parts_within([(s, "".join(_section(s, f"part-{i}"))) for i, s in enumerate(told.sections)], room - _NUMBERS, left)
     room -= sum(len(text.encode()) for _, text in drawn)
     figures = _hovering([f for section, _ in drawn for f in section.figures] if packed else [], room // 2, left)
@@ -67,6 +67,8 @@ def page(result: Result, *, include_text: bool = False) -> str:
         f"<meta name='generator' content='eagle3diag {__version__}'>\n<title>{escaped(bounded(f'{told.verb}: {told.verdict}', 200))}</title>\n",
         f"<style>{style}</style>\n{_spare_styles(source or '')}</head>\n<body>\n",
         top,
+        *_contents(told, len(drawn)),
+        answer,
         *_grouped(drawn),
         *_left_out(gone, left, include_text),
         "</main>\n<footer><div>",
@@ -86,19 +88,27 @@ def page(result: Result, *, include_text: bool = False) -> str:
     return "".join(parts)
 
 
-def _top(told: Page) -> Iterator[str]:
-    """Everything down to the findings: what a page is never without."""
+def _header(told: Page) -> Iterator[str]:
     yield "<a class='skip' href='#findings'>Skip to the findings</a>\n"
     yield f"<header><p class='kicker'>eagle3diag · {escaped(told.verb)}</p><h1>{rich(told.verdict)}</h1>"
     yield f"<ul class='chips'>{''.join(_chips(told))}</ul>"
     if told.facts:
         yield f"<dl class='facts'>{''.join(f'<dt>{escaped(name)}</dt><dd>{rich(value)}</dd>' for name, value in told.facts)}</dl>"
     yield "</header>\n"
+
+
+def _contents(told: Page, drawn: int) -> Iterator[str]:
+    """Links to what is on the page: its first ``drawn`` sections."""
+    sections = told.sections[:drawn]
     links = [("loss", told.strip.title)] if told.strip is not None else []
-    links += [("findings", "Findings"), *((f"part-{i}", s.title) for i, s in enumerate(told.sections) if not s.group)]
-    links += [(f"part-{i}", s.group) for i, s in enumerate(told.sections) if s.group and (i == 0 or told.sections[i - 1].group != s.group)]
+    links += [("findings", "Findings"), *((f"part-{i}", s.title) for i, s in enumerate(sections) if not s.group)]
+    links += [(f"part-{i}", s.group) for i, s in enumerate(sections) if s.group and (i == 0 or sections[i - 1].group != s.group)]
     items = "".join(f"<li><a href='#{target}'>{escaped(name)}</a></li>" for target, name in [*links, ("left-out", "Left out")])
     yield f"<nav aria-label='Contents'><ul>{items}</ul></nav>\n<main>\n"
+
+
+def _answer(told: Page) -> Iterator[str]:
+    """The strip and the findings: what a page is never without."""
     if told.strip is not None:
         yield f"<section id='loss' aria-labelledby='loss-title'><h2 id='loss-title'>{rich(told.strip.title)}</h2>{''.join(strip_html(told.strip))}</section>\n"
     yield "<section id='findings' aria-labelledby='findings-title'><h2 id='findings-title'>Findings</h2>"
@@ -199,6 +209,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+@lru_cache(maxsize=1)
 def _spare_styles(source: str) -> str:
     """Empty style elements with the ids under which plotly.js would add the style sheets of its maps: it skips what is there.
 

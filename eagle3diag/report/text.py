@@ -74,8 +74,10 @@ class _Writer:
     def strip(self, strip: Strip) -> Iterator[str]:
         yield self.paint(visible(strip.title), "bold")
         yield from self.wrap(strip.caption, first="  ", rest="  ")
-        labels = max(width(visible(row.label)) for row in strip.rows)
-        room = self.columns - labels - 42
+        labels, notes = (
+            max(width(visible(text)) for text in texts) for texts in zip(*((r.label, r.note) for r in strip.rows), strict=True)
+        )
+        room = max(8, self.columns - labels - notes - 13)
         for row in strip.rows:
             full, whole = (round(room * strip.share(v if v is not None else row.value)) for v in (row.value, row.whole))
             label = f"{visible(row.label)}{' ' * (labels - width(visible(row.label)))}"

@@ -31,7 +31,7 @@ def _strip(result: Diagnosis) -> Strip | None:
     trained = result.replay.accept_length if result.replay is not None else None
     rows = [Row("as trained, replayed", trained)] if trained is not None else []
     if result.live_replay is not None:
-        rows.append(Row("replayed on what live fed", result.live_replay.accept_length, trained, 2))
+        rows.append(Row("on what live fed", result.live_replay.accept_length, trained, 2))
     for ranked in [r for r in result.ranked if r.predicted is not None and r.cost is not None][:_IN_STRIP]:
         assert ranked.predicted is not None and ranked.cost is not None
         away = f"; {ranked.predicted.distance:.2f} from observed" if ranked.predicted.distance is not None else ""
@@ -79,6 +79,11 @@ def _remark(result: Diagnosis, ranked: Ranked) -> str:
     return " ".join(words)
 
 
+def _beyond_the_strip(result: Diagnosis) -> bool:
+    """Whether there is more to predict than the strip shows, so that a terminal gets the bars too."""
+    return _strip(result) is None or not {c.fault for c in result.counterfactuals} <= {r.finding.fault for r in result.ranked[:_IN_STRIP]}
+
+
 def _sections(result: Diagnosis) -> Iterator[Section]:
     figures = tuple(_figures(result))
     if figures or result.counterfactuals:
@@ -90,6 +95,7 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
             paragraphs=(rest,) if rest else (),
             tables=tables,
             figures=figures,
+            terminal=_beyond_the_strip(result),
         )
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
@@ -139,7 +145,7 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
             tuple(bars),
             start=1.0,
             mark=mark,
-            terminal=_strip(result) is None,
+            terminal=_beyond_the_strip(result),
         )
     if series and any(s.y for s in series):
         yield Lines(
