@@ -149,7 +149,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:Set-Cookie|Cookie)\s*:\s*)[^\n'\"]+",
+        r"(?P<keep>\b(?:Set-Cookie|Cookie)['\"]?\s*[:=]\s*['\"]?)[\w.-]+=[^\s;'\"]*(?:;\s*[\w.-]+=[^\s;'\"]*)*",
         "a session's cookie is as good as its password",
         re.IGNORECASE,
         always=True,

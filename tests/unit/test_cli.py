@@ -156,7 +156,7 @@ def test_json_is_the_result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     answers(monkeypatch, having(ERROR))
     cli.main(["weights", "d", "--json"])
 
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(having(ERROR).to_dict()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(having(ERROR).to_dict() | {"removed": {}}))
 
 
 def test_html_is_written_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
