@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
+
 from eagle3diag.findings import Finding, Result, Severity
 from eagle3diag.report import svg, text
 from eagle3diag.report.form import GLYPHS, Section
@@ -29,7 +32,7 @@ def fragment(result: Result) -> str:
         f"<table class='e3d-facts'><tbody>{facts}</tbody></table>" if facts else "",
         f"<p><b>{rich(told.strip.title)}</b></p>{''.join(strip_html(told.strip))}" if told.strip is not None else "",
         *(_finding(f, told.remarks[i] if i < len(told.remarks) else "") for i, f in enumerate(told.findings)),
-        *(_section(section) for section in told.sections),
+        *_grouped(told.sections),
         f"</div><script>{asset('tables.js')}</script>",
     ]
     return "".join(parts)
@@ -44,6 +47,13 @@ def _finding(finding: Finding, remark: str) -> str:
     return f"<details class='e3d-finding e3d-{finding.severity.label}'{opened}><summary>{head}</summary>{''.join(body)}</details>"
 
 
+def _grouped(sections: tuple[Section, ...]) -> Iterator[str]:
+    """Each run of a group behind one fold, so that all the evidence of a diagnosis takes a few lines until it is opened."""
+    for group, run in groupby(sections, key=lambda s: s.group):
+        body = "".join(map(_section, run))
+        yield f"<details><summary><b>{rich(group)}</b></summary><div class='e3d-group'>{body}</div></details>" if group else body
+
+
 def _section(section: Section) -> str:
     body = [f"<p>{rich(words)}</p>" for words in (section.caption, *section.paragraphs) if words]
     if section.steps:
@@ -53,5 +63,4 @@ def _section(section: Section) -> str:
     ]
     body += [table_html(table, section.title) for table in section.tables]
     opened = "" if section.fold or section.group else " open"
-    title = f"{section.group}: {section.title}" if section.group else section.title
-    return f"<details{opened}><summary><b>{rich(title)}</b></summary>{''.join(body)}</details>"
+    return f"<details{opened}><summary><b>{rich(section.title)}</b></summary>{''.join(body)}</details>"

@@ -1,7 +1,7 @@
 "use strict";
 // Tables that sort and filter; without this script they are plain tables. Runs over every table of ours that it has not seen yet.
 (() => {
-  const MANY = 8; // rows from which on a filter is worth its place
+  const MANY = 10; // rows from which on a filter is worth its place
   const number = (text) => {
     const found = text.replace(/,(?=\d{3})/g, "").match(/^[^\w.+-]*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf|nan)/i);
     return found ? (/inf/i.test(found[1]) ? Infinity * (found[1][0] === "-" ? -1 : 1) : parseFloat(found[1])) : NaN;

@@ -37,7 +37,10 @@ def _verdict(result: BeforeAfter) -> str:
 def _strip(result: BeforeAfter) -> Strip | None:
     sides = (("before", result.before), ("after", result.after))
     rows = [Row(f"observed {name}", s.observed, s.expected, 4 if name == "before" else 2) for name, s in sides if s.observed is not None]
-    rows += [Row(f"as trained, replayed {name}", s.expected, None, 0) for name, s in sides if s.expected is not None]
+    expected = {f"as trained, {name}": s.expected for name, s in sides if s.expected is not None}
+    if len(expected) > 1 and len(set(expected.values())) == 1:  # the same draft on the same dump: one line says it
+        expected = {"as trained, replayed": result.after.expected or 0.0}
+    rows += [Row(label, value, None, 0) for label, value in expected.items()]
     caption = "Accept length; 1.00 means that nothing is accepted. Pale: what the replay says is still to be had."
     return Strip("The accept length", caption, 1.0, tuple(rows)) if len(rows) > 1 else None
 
