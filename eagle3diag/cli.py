@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle3diag import __version__, progress
+from eagle3diag import __version__, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError
 from eagle3diag.findings import Severity
 
@@ -75,15 +75,13 @@ def _finish(result: Result, args: argparse.Namespace) -> int:
     """Show, write and judge one result."""
     if args.html is not None:
         try:
-            result.to_html(args.html)
+            result.to_html(args.html, include_text=args.include_text)
         except OSError as error:
             raise BadArgument(
                 f"cannot write the report: {error.strerror or error}", where=args.html, hint="choose a path that can be written"
             ) from error
     if args.json:
-        import json
-
-        print(json.dumps(result.to_dict(), indent=1, sort_keys=True, allow_nan=False))
+        print(result.to_json(include_text=args.include_text), end="")
     else:
         from eagle3diag.report import text
 
@@ -153,6 +151,10 @@ def _notebooks(args: argparse.Namespace) -> int:
     from eagle3diag.cli_notebooks import run
 
     return run(args)
+
+
+def _report(args: argparse.Namespace) -> int:
+    return _finish(cli_report.read(args), args)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -234,6 +236,8 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
         verb.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
 
+    cli_report.add(_verb(verbs, "report", _report, "a folder of evidence, a saved result, or two of them (before, after), as one report"))
+
     verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
     verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")
     verb.add_argument("--samples", metavar="PATH", help="default: data_samples of the checkout")
@@ -256,6 +260,9 @@ def _verb(
     if result:
         parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
         parser.add_argument("--html", metavar="PATH", help="also write one self-contained HTML file")
+        parser.add_argument(
+            "--include-text", action="store_true", help="let --json and --html tell hosts, paths, names and texts of prompts (keys never)"
+        )
         parser.add_argument(
             "--fail-on", choices=("warning", "error"), default="warning", help="exit 1 from this severity on (default: %(default)s)"
         )
