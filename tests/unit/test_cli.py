@@ -82,6 +82,7 @@ def test_public_names_are_pinned() -> None:
         "before_after",
         "capture",
         "compare",
+        "convert",
         "diagnose",
         "load",
         "open_draft",
@@ -96,7 +97,7 @@ def test_public_names_are_pinned() -> None:
     assert eagle3diag.__version__ == "0.1.0"
 
 
-VERBS = ("audit", "before_after", "capture", "compare", "diagnose", "replay", "weights")
+VERBS = ("audit", "before_after", "capture", "compare", "convert", "diagnose", "replay", "weights")
 FIRST = {  # what a program may do with a verb's module before it calls the verb; each in a fresh interpreter
     "imports the folder": "import importlib\nfor v in VERBS: importlib.import_module(f'eagle3diag.{v}')",
     "takes something out of the folder": "from eagle3diag.compare import Comparison\nfrom eagle3diag.replay import Replay",
@@ -394,5 +395,5 @@ def test_every_verb_has_help() -> None:
     """Each subcommand describes itself in one sentence."""
     actions = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
 
-    assert set(actions[0].choices) == {"diagnose", "compare", "audit", "weights", "replay", "capture", "demo"}
+    assert set(actions[0].choices) == {"diagnose", "compare", "audit", "convert", "weights", "replay", "capture", "demo"}
     assert all(p.description and p.description.endswith(".") for p in actions[0].choices.values())
