@@ -111,13 +111,17 @@ def krylov(matrix: Tensor, width: int = WIDTH, steps: int = STEPS, keep: int = 0
         grown -= so_far @ first
         grown -= so_far @ (so_far.T @ grown)  # twice is enough (Kahan; Parlett 1980)
         block, rest = torch.linalg.qr(grown)
+        block, again = torch.linalg.qr(block - so_far @ (so_far.T @ block))  # a space that is exhausted leaves directions of rounding
+        rest = again @ rest
         if step + 1 < steps:
             carried[here.stop : here.stop + width, here] = rest.double()
     squares, vectors = torch.linalg.eigh((carried + carried.T) / 2)
     squares, vectors = squares.clamp(min=0).flip(0), vectors.flip(1)
     values = squares.sqrt()
     residual = (rest.double() @ vectors[-width:]).norm(dim=0)
-    errors = torch.minimum(residual, residual.square() / squares.clamp(min=1e-300)) / (2 * values.clamp(min=1e-300)) + 1e-6 * values[0]
+    # Kato and Temple: residual^2 / gap, the gap being that to the value which one block's width of others separates from this one
+    gap = squares - torch.cat([squares[width:], squares.new_zeros(min(width, len(squares)))])
+    errors = torch.minimum(residual, residual.square() / gap.clamp(min=1e-300)) / (2 * values.clamp(min=1e-300)) + 1e-6 * values[0]
     shares = vectors[:width].square().sum(0) / width
     return Krylov(Values(values, shares / shares.sum(), errors, False), basis @ vectors[:, :keep].float())
 
