@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.weights.nulls import FromMoments, NullDistance
-from eagle3diag.weights.report import TensorWeights, WeightReport
+from eagle3diag.weights.nulls import NullDistance
+from eagle3diag.weights.printed import FromMoments
+from eagle3diag.weights.report import WeightReport
+from eagle3diag.weights.tensor import TensorWeights
 
 Z_LIMIT = 5.0
 """Largest |z| that chance is granted. A draft gives some forty z; below 5 chance keeps 40 of them together in all but 2 in 100,000."""

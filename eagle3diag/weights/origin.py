@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagle3diag.errors import MissingPart
 from eagle3diag.weights.opened import Opened
-from eagle3diag.weights.values import gram, leading
+from eagle3diag.weights.values import leading
 
 if TYPE_CHECKING:
     from eagle3diag.checkpoints import Target
@@ -197,5 +197,4 @@ def _directions(table: Tensor) -> Tensor:
     """Leading directions ``[H, k]`` of the rows of ``table [V, H]``, from at most 8192 evenly spaced ones."""
     rows = table[:: max(1, len(table) // VOCABULARY_ROWS)].float()
     k = max(1, min(VOCABULARY_DIRECTIONS, rows.shape[1] // 8))
-    vectors = torch.linalg.eigh(gram(rows.T), UPLO="L").eigenvectors if rows.shape[1] <= len(rows) else torch.linalg.svd(rows.T)[0].flip(1)
-    return vectors[:, -k:].float()
+    return leading(rows, k)[2]

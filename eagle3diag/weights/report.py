@@ -120,7 +120,7 @@ def weights(
         origins=origins(this, base) if base is not None else (),
         overlaps=overlaps(this, base) if base is not None else (),
         against=tuple(changes(this, other) for other in others),
-        reading=reading(this, states, base) if states is not None else None,
+        reading=reading(this, states) if states is not None else None,
     )
 
 
