@@ -14,7 +14,8 @@ GROUP = 128
 ROWS = 64
 """Evenly spaced rows that are looked at; every one of a quantised matrix shows it."""
 
-_CODES = (7, 8, 127, 128, 31, 32)
+CODES = (7, 8, 127, 128)
+"""Largest codes of the symmetric formats: the largest entry of a row is one of these times the step."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,16 @@ class Grid:
     ----------
     levels: distinct values among 32, 64 and 128 neighbours; 4-bit formats have at most 16.
     mantissas: distinct 7-bit mantissas among 128 neighbours: about 80 in a smooth row, 8 in float8 e4m3, 4 in e5m2, whatever the scale.
-    steps: largest ``|w|`` of the row in units of the step of the best evenly spaced grid, tried for the usual codes (7, 8, 127, 128, ...) and
-        for the smallest entry as the step.
+    step_group: entries that share the step below: the row, or 128 where those fit an evenly spaced grid twice as well.
+    steps: their largest ``|w|`` in units of the step of the best such grid, tried for the usual codes (7, 8, 127, 128) and for the smallest
+        entry as the step.
     off_step: mean distance of the entries to that grid, in steps: 0.25 for a smooth row, near 0 on the grid. Only entries up to 40 steps
         count: beyond, rounding to bfloat16 alone moves them by a sixth of a step.
     """
 
     levels: tuple[int, int, int]
     mantissas: int
+    step_group: int
     steps: float
     off_step: float
 
@@ -50,9 +53,15 @@ def grid(matrix: Tensor) -> Grid | None:
     near = picked[:, :GROUP]
     levels = [int(_distinct(near[:, :width]).median()) for width in (32, 64, GROUP)]
     mantissa = torch.frexp(near).mantissa.abs().mul(256).round()
-    best: list[tuple[float, float]] = [min(_fits(row), key=lambda fit: fit[0] - 0.002 / fit[1]) for row in picked]
-    off, steps = (torch.tensor(column, dtype=torch.float64).median() for column in zip(*best, strict=True))
-    return Grid((levels[0], levels[1], levels[2]), int(_distinct(mantissa).median()), float(steps), float(off))
+    (off, steps), (near_off, near_steps) = ((float(a.median()), float(b.median())) for a, b in (_fit(picked.abs()), _fit(near.abs())))
+    group = GROUP if near_off < off / 2 else columns
+    return Grid(
+        levels=(levels[0], levels[1], levels[2]),
+        mantissas=int(_distinct(mantissa).median()),
+        step_group=group,
+        steps=near_steps if group == GROUP else steps,
+        off_step=near_off if group == GROUP else off,
+    )
 
 
 def _distinct(values: Tensor) -> Tensor:
@@ -60,22 +69,16 @@ def _distinct(values: Tensor) -> Tensor:
     return (values.sort(1).values.diff(dim=1) != 0).sum(1) + 1
 
 
-def _fits(row: Tensor) -> list[tuple[float, float]]:
-    """For each candidate step: mean distance to its multiples, in steps, and the row's reach in steps."""
-    size = row.abs()
-    top = float(size.max())
-    least = float(size[size > 0].min())
-    found = [(0.25, 1.0)]
-    for step in dict.fromkeys([*(top / code for code in _CODES), least]):
-        if step < top / 400:  # finer than any code in use; a smooth row's smallest entry
-            continue
-        x = size / step
-        x = x[(x > 0.6) & (x < 40)]
-        if len(x) >= 16:
-            found.append((float((x - x.round()).abs().mean()), top / step))
-    return found
-
-
-def smooth_levels(width: int) -> float:
-    """Distinct values that ``width`` entries of a smooth bfloat16 row have, for orientation: all but a few pairs."""
-    return width * (1 - width / 4096) if width < 1024 else math.nan
+def _fit(size: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each row of absolute values, over the candidate steps: the least mean distance to multiples, in steps, and the reach in steps."""
+    top = size.amax(1)
+    least = torch.where(size > 0, size, math.inf).amin(1)
+    off, reach = torch.full_like(top, 0.25), torch.ones_like(top)
+    for step in (*(top / code for code in CODES), least):
+        x = size / step[:, None]
+        counted = (x > 0.6) & (x < 40)
+        n = counted.sum(1)
+        mean = torch.where(counted, (x - x.round()).abs(), 0.0).sum(1) / n
+        better = (n >= 16) & (top / step < 400) & (mean < off)  # a smooth row's smallest entry is finer than any code in use
+        off, reach = torch.where(better, mean, off), torch.where(better, top / step, reach)
+    return off, reach

@@ -111,7 +111,7 @@ def fit_bulk(found: Values, m: int, n: int) -> Bulk:
     for _ in range(50):
         x, w = squares[inside], shares[inside] / shares[inside].sum()
         low, high = 0.0, float(x[0]) * 4 + 1e-300
-        for _ in range(60):
+        for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if float((w / (1 + x / middle)).sum()) < goal else (low, middle)
         std = math.sqrt(high / n)
