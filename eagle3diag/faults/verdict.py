@@ -50,13 +50,17 @@ FOUR_BITS, FLOAT8, ON_GRID = 16, {4: "float8 e5m2", 8: "float8 e4m3"}, 0.08
 """Distinct values and mantissas that these formats can have (smooth rows show about 120 and 80 of 128), and the mean distance to an evenly
 spaced grid, in steps, below which a row lies on it: int8 in bfloat16 gives 0.03, smooth rows 0.21 and more."""
 
-State = Literal["initial", "noise", "learned", "copied", "unknown"]
+SPARSE = 0.8
+"""Share of zeros from which few distinct values say nothing: a pruned matrix has few as well. Int4 leaves up to 0.6 of a heavy-tailed one."""
+
+State = Literal["initial", "noise", "learned", "copied", "dead", "unknown"]
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What one matrix is: ``initial`` (no structure, law and scale of ``null``), ``noise`` (no structure, no known start), ``copied`` (the
-    target's ``origin``, unchanged), ``learned`` (``signs`` of structure, in words), ``unknown`` (too small, constant or not finite).
+    target's ``origin``, unchanged), ``learned`` (``signs`` of structure, in words), ``dead`` (empty, zero or constant), ``unknown`` (too small or
+    not finite). Norm weights start at one: ``initial`` while they are, ``learned`` after.
 
     ``update``: the change relative to the start, with the range that the known starts and its standard error (times two) allow; None when
     there is no telling. ``quantised``: the format that the entries went through, or None. ``words``: the answer in a few words.
@@ -76,8 +80,8 @@ class Verdict:
         return self._start() + quantised
 
     def _start(self) -> str:
-        if self.state == "unknown":
-            return "cannot be told"
+        if self.state in ("unknown", "dead"):
+            return {"unknown": "cannot be told", "dead": "dead"}[self.state]
         if self.origin is not None:
             where = f"the target's layer {self.origin.layer}" if self.origin.layer is not None else f"the target's {self.origin.source[4:]}"
             return f"copied from {where}" if self.state == "copied" else f"{where}, moved by {self.origin.relative_change:.0%}"
@@ -98,10 +102,16 @@ def verdict(tensor: TensorWeights, origin: Origin | None = None) -> Verdict:
     The four signs of structure: singular values above the noise edge, and row, column or fc block norms that differ more than iid
     entries allow. One suffices, because each has a false-alarm rate of a few in 100,000.
     """
-    quantised = format_of(tensor.grid)
+    quantised = format_of(tensor.grid) if tensor.zeros < SPARSE * tensor.size else None
     if origin is not None and _started_as(tensor, origin):
         state: State = "copied" if origin.relative_change <= COPY else "learned"
         return Verdict(state, origin=origin, signs=tuple(_signs(tensor)), update=origin.relative_change, quantised=quantised)
+    ones = tensor.null("ones")
+    if len(tensor.shape) == 1 and "norm" in tensor.name and ones is not None and ones.off_value is not None and tensor.zeros < tensor.size:
+        moved = ones.off_value  # NaN when nothing is finite
+        return Verdict("initial", ones) if moved == 0 else Verdict("learned", update=moved) if moved > 0 else Verdict("unknown")
+    if len(tensor.shape) > 1 and (tensor.size == 0 or tensor.constant):
+        return Verdict("dead")
     if len(tensor.shape) != 2 or min(tensor.shape) < SMALLEST_SIDE or tensor.nonfinite or tensor.constant or tensor.structure is None:
         return Verdict("unknown", quantised=quantised)
     signs = tuple(_signs(tensor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -182,5 +183,5 @@ def tiles(m: Moments, columns: int = TILES) -> tuple[tuple[float, ...], ...]:
     for b, squares in enumerate(m.band_squares):
         height = (b + 1) * rows // bands - b * rows // bands
         edges = [c * wide // parts for c in range(parts + 1)]
-        grid.append(tuple(math.sqrt(float(squares[i:j].sum()) / ((j - i) * height) / whole) for i, j in zip(edges, edges[1:], strict=False)))
+        grid.append(tuple(math.sqrt(float(squares[i:j].sum()) / ((j - i) * height) / whole) for i, j in pairwise(edges)))
     return tuple(grid)
