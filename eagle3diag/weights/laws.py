@@ -44,11 +44,13 @@ class Law:
     def below(self, x: Tensor) -> Tensor:
         """The distribution function at ``x`` (float64, in stds)."""
         if self.kind == "uniform":
-            return ((x / self.reach + 1) / 2).clamp(0, 1)
-        if self.kind == "normal":
-            return torch.special.ndtr(x)
-        edge = NormalDist().cdf(-CUT)
-        return ((torch.special.ndtr(x * CUT / self.reach) - edge) / (1 - 2 * edge)).clamp(0, 1)
+            found: Tensor = (x / self.reach + 1) / 2
+        elif self.kind == "normal":
+            found = torch.special.ndtr(x)
+        else:
+            outside = NormalDist().cdf(-CUT)
+            found = (torch.special.ndtr(x * CUT / self.reach) - outside) / (1 - 2 * outside)
+        return found.clamp(0, 1)
 
 
 def _truncated() -> Law:

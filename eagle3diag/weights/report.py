@@ -127,7 +127,7 @@ def weights(
 def _several(against: Source | Sequence[Source] | None) -> Sequence[Source]:
     if against is None:
         return ()
-    return against if isinstance(against, (list, tuple)) else (against,)  # type: ignore[return-value]
+    return against if isinstance(against, (list, tuple)) else (against,)
 
 
 def _initializer_range(raw: Mapping[str, object]) -> float | None:

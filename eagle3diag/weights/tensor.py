@@ -137,7 +137,7 @@ def measure(
         blocks=blocks,
         structure=nulls.structure(m, [b.frobenius for b in blocks]) if m.nonfinite == 0 else None,
         grid=grid(tensor) if matrix and not m.constant else None,
-        spectrum=spectrum(whole, *tensor.shape, m.std, m.square) if whole is not None else None,
+        spectrum=spectrum(whole, tensor.shape[0], tensor.shape[1], m.std, m.square) if whole is not None else None,
         nulls=distances,
         nearest_null=nearest.name if math.isfinite(nearest.distance) else None,
         note="; ".join(notes),
