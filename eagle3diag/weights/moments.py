@@ -14,8 +14,8 @@ from eagle3diag.weights.entries import Entries, entries
 CHUNK = 1 << 18
 """Entries widened at a time (1 MB of float32, which stays in the cache): a memory-mapped file of any size takes constant memory."""
 
-TILES = 12
-"""Bands of rows whose column norms are kept apart, for the map of where a matrix is strong."""
+TILES = (6, 12)
+"""Bands of rows, and of columns, of the map that shows where a matrix is strong."""
 
 _SMALL = 1 << 16
 
@@ -37,7 +37,7 @@ class Moments:
     ``std`` is the population's (divided by ``size``), ``square`` the sum of squares. ``abs_mean`` and ``kurtosis`` (not in excess:
     uniform 1.8, normal 3) are those of ``entries``, which are all entries or, of a large tensor, evenly spaced rows.
     Sums within a chunk are float64 for float32 and wider entries and for small tensors, else float32 (the square of a 16-bit entry is exact
-    there). ``band_squares [B, C]`` are the column sums of squares of up to 12 bands of rows, ``column_sums [C]`` those of the entries;
+    there). ``band_squares [B, C]`` are the column sums of squares of up to 6 bands of rows, ``column_sums [C]`` those of the entries;
     ``row_norms [R]`` and ``column_norms [C]`` are float64 (all of these None for tensors of less than two dimensions).
     """
 
@@ -120,7 +120,7 @@ def moments(tensor: Tensor) -> Moments:
     matrix = tensor.detach().reshape(rows, columns)
     wide = tensor.dtype.itemsize > 2 or tensor.numel() <= _SMALL
     total = _Pass(rows, columns, torch.float64 if wide else torch.float32)
-    bands = torch.zeros(min(TILES, rows), columns, dtype=torch.float64)
+    bands = torch.zeros(min(TILES[0], rows), columns, dtype=torch.float64)
     step = max(1, CHUNK // max(1, columns))
     for band, squares in enumerate(bands if columns else ()):
         first, last = band * rows // len(bands), (band + 1) * rows // len(bands)
@@ -172,12 +172,12 @@ def thin(values: Tensor | None, most: int) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
 
-def tiles(m: Moments, columns: int = TILES) -> tuple[tuple[float, ...], ...]:
-    """Root mean square of the entries in a grid of row bands by up to ``columns`` column bands, each over that of the whole matrix."""
+def tiles(m: Moments) -> tuple[tuple[float, ...], ...]:
+    """Root mean square of the entries in a grid of up to 6 x 12 bands of rows and columns, over that of the whole matrix."""
     if m.band_squares is None or not m.square > 0:
         return ()
     rows, wide = m.row_norms.numel() if m.row_norms is not None else 0, m.band_squares.shape[1]
-    bands, parts = len(m.band_squares), min(columns, wide)
+    bands, parts = len(m.band_squares), min(TILES[1], wide)
     whole = m.square / m.size
     grid = []
     for b, squares in enumerate(m.band_squares):
