@@ -26,7 +26,7 @@ def verdicts(report: WeightReport) -> Iterator[tuple[TensorWeights, Verdict]]:
 
 
 def _untrained(report: WeightReport) -> Iterator[Finding]:
-    judged = list(verdicts(report))
+    judged = [(t, v) for t, v in verdicts(report) if len(t.shape) > 1]  # norm weights have a note of their own
     for embedding in (False, True):
         group = [(t, v) for t, v in judged if t.name.startswith("embed_tokens") == embedding]
         initial = [(t, v) for t, v in group if v.state == "initial"]

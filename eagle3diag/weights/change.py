@@ -109,7 +109,7 @@ def change(name: str, a: Tensor, b: Tensor) -> Change:
         if not good.all():
             x, y = torch.where(good, x, 0.0), torch.where(good, y, 0.0)
         d = x - y
-        same += int((d == 0).sum())
+        same += int(((d == 0) & good).sum())
         aa, ab, bb = aa + float(x.square().sum()), ab + float((x * y).sum()), bb + float(y.square().sum())
         dd, most = dd + float(d.square().sum()), max(most, float(d.abs().max()))
     scale = ab / bb if bb > 0 else math.nan
