@@ -11,8 +11,8 @@ SURE = 4.0
 """Standard errors over the sequences by which one way of feeding fc must beat another. On the sample draft's training dump the trained order
 leads every other by 17 and more; the dump as it is leads "each state normed" by 3.9 in fc and by 8.8 behind it."""
 
-TRACE = 1.03
-"""Gain from which fc is said to remember its inputs. A fresh fc gives 1.00 +- 0.01 at hidden size 576, the sample draft's 1.71."""
+TRACE = 5.0
+"""Standard errors of a fresh matrix's gain above which fc is said to remember its inputs. The sample draft's 1.71 is 50 of them above 1."""
 
 TIE = 1e-6
 """Differences below this are rounding: a norm over all states together, for instance, cannot be seen behind the draft's own norm."""
@@ -24,14 +24,14 @@ def expects(report: WeightReport) -> Iterator[Finding]:
     if r is None:
         return
     base = r.as_dumped
-    if max(h.gain for h in r.hypotheses) < TRACE:
+    if max(h.gain for h in r.hypotheses) < 1 + TRACE * r.chance_error:
         yield Finding(
             "K4",
             Severity.NOTE,
             "fc shows no trace of these features",
             "Real features pass it with no more energy than unrelated ones would: it is fresh, was trained on other features, or the dump is not "
             "of its target. Order and norm cannot be told from it.",
-            (Evidence("gain of fc for the dump", base.gain, "1 by chance, 1.7 in a trained draft", r.dump),),
+            (Evidence("gain of fc for the dump", base.gain, f"1 ± {r.chance_error:.2g} by chance", r.dump),),
             check="weights(draft) says whether fc is fresh; compare(train, live) whether the dump is what it should be.",
         )
         return

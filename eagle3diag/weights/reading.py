@@ -19,6 +19,7 @@ from torch import Tensor
 
 from eagle3diag.errors import MismatchedInputs, MissingPart
 from eagle3diag.weights.opened import Opened
+from eagle3diag.weights.values import leading
 
 if TYPE_CHECKING:
     from eagle3diag.dumps import HiddenStates, Record
@@ -81,7 +82,8 @@ class Reading:
     """fc weighed by a dump of ``records`` sequences, of which ``tokens`` tokens were used (the first of each sequence never).
 
     ``order_gain[i][j]``: gain of block ``i`` of fc for state ``j`` of the dump; the state that a block was trained on stands out.
-    ``hypotheses``: the dump as it is first, then other orders, norms and neighbours, as far as the dump stores them.
+    ``chance_error``: std of the gain of the whole fc, for the dump as it is, if fc were fresh: ``sqrt(2 tr C^2 / (tr C)^2 / H)`` for features of
+    covariance ``C``. ``hypotheses``: the dump as it is first, then other orders, norms and neighbours, as far as the dump stores them.
     """
 
     dump: str
@@ -90,6 +92,7 @@ class Reading:
     boundaries: tuple[int, ...]
     blocks: tuple[BlockReading, ...]
     order_gain: tuple[tuple[float, ...], ...]
+    chance_error: float
     hypotheses: tuple[Hypothesis, ...]
 
     @property
@@ -149,6 +152,7 @@ def reading(draft: Opened, dump: HiddenStates) -> Reading | None:
         boundaries=dump.boundaries,
         blocks=tuple(_blocks(fc, states, units, draws)),
         order_gain=orders,
+        chance_error=_chance_error(_standard(features), weight.shape[0]),
         hypotheses=tuple(_hypothesis(fc, name, order, score, scored[0][2], draws) for name, order, score in scored),
     )
 
@@ -213,6 +217,11 @@ def _per_unit(energy: Tensor, units: Tensor) -> Tensor:
 def _gain(out: Tensor, into: Tensor, weight: Tensor) -> Tensor:
     """Energy that passes ``weight [R, C]`` over what a matrix of its energy without memory would pass."""
     return out / into.clamp(min=1e-300) * (weight.shape[1] / float(weight.double().square().sum()))
+
+
+def _chance_error(standard: Tensor, rows: int) -> float:
+    products = (standard @ standard.T).double()  # has the eigenvalues of the covariance, times the tokens
+    return math.sqrt(2 * float(products.square().sum()) / max(float(products.trace()), 1e-300) ** 2 / rows)
 
 
 def _order_gains(fc: _Fc, states: list[Tensor]) -> tuple[tuple[float, ...], ...]:
@@ -281,7 +290,7 @@ def _blocks(fc: _Fc, states: list[Tensor], units: Tensor, draws: Tensor) -> Iter
         out, into = _per_unit(passed.square().sum(1), units), _per_unit(standard.square().sum(1), units)
         weighted = w.double().square().sum(0) * x.double().var(0, correction=0)
         few = max(1, len(weighted) // 100)
-        directions = torch.pca_lowrank(standard, q=min(DIRECTIONS, *standard.shape), center=False, niter=2)[2]
+        directions = leading(standard, DIRECTIONS)[2]
         along = (w @ directions).double().square().sum(0) * (w.shape[1] / float(w.double().square().sum()))
         yield BlockReading(
             block=i,

@@ -74,10 +74,11 @@ def read(report: WeightReport) -> Reading:
 
 class TestMeasured:
     def test_a_fresh_fc_has_no_memory(self) -> None:
-        """Gains are 1 within chance, for every block, state and way of feeding; no way is told from the dump."""
-        r = read(measured(start("uniform_fan_in", (H, N * H), seeded(4)), dump()))
-        assert all(abs(g - 1) < 0.15 for row in r.order_gain for g in row)
-        assert all(abs(h.gain - 1) < 0.1 for h in r.hypotheses)
+        """Over 30 fresh matrices the gain is 1 with the std that is stated, and no way of feeding is far from it."""
+        found = [read(measured(start("uniform_fan_in", (H, N * H), seeded(300 + i)), dump(records=4))) for i in range(30)]
+        z = torch.tensor([(r.as_dumped.gain - 1) / r.chance_error for r in found])
+        assert abs(float(z.mean())) < 0.7 and 0.6 < float(z.std()) < 1.4
+        assert all(abs(h.gain - 1) < 6 * r.chance_error for r in found for h in r.hypotheses)
 
     def test_the_trained_order_stands_out(self) -> None:
         """Each block's own state passes with the largest gain, and every other order is worse by many standard errors."""
