@@ -132,7 +132,8 @@ def _convert(args: argparse.Namespace) -> int:
 def _weights(args: argparse.Namespace) -> int:
     from eagle3diag.weights import weights
 
-    return _finish(weights(args.draft, spectra=args.spectra), args)
+    given = {name: value for name in ("target", "dump", "against") if (value := getattr(args, name)) is not None}
+    return _finish(weights(args.draft, spectra=args.spectra, **given), args)
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -213,6 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--spectra", choices=("auto", "full", "none"), default="auto", help="which singular values to compute (default: %(default)s)"
     )
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: find what was copied from it")
+    verb.add_argument("--dump", metavar="DUMP", help="a training dump: what fc reads of its states, and which order and norm it expects")
+    verb.add_argument("--against", metavar="DRAFT", action="append", help="another checkpoint of this draft: what changed (repeat for more)")
 
     verb = _verb(verbs, "replay", _replay, "the accept length to expect, without a server")
     verb.add_argument("draft", metavar="DRAFT")
