@@ -1,6 +1,6 @@
 """A real vLLM engine on CPU that is recorded: by the worker's extension with the truth kept beside it, or by the plugin in its own process.
 
-    python run_vllm.py extension|plugin TARGET DRAFT WORK [OPTIONS AS JSON]
+python run_vllm.py extension|plugin TARGET DRAFT WORK [OPTIONS AS JSON]
 """
 
 from __future__ import annotations

@@ -116,7 +116,9 @@ class _Server:
         self.run_target(self.batch("EXTEND", rids, flat, positions, extend_seq_lens=lengths), final, fed, streams)
         if draft:
             shifted = [token for prompt in prompts.values() for token in [*prompt[1:], bonus]]
-            self.run_draft(self.batch("EXTEND", rids, shifted, positions, extend_seq_lens=lengths, extend_seq_lens_cpu=lengths.tolist()), fed)
+            self.run_draft(
+                self.batch("EXTEND", rids, shifted, positions, extend_seq_lens=lengths, extend_seq_lens_cpu=lengths.tolist()), fed
+            )
         return stream
 
     def round(self, accepted: dict[str, int]) -> None:
@@ -392,7 +394,15 @@ def test_wrong_options_are_refused_at_start(target_folder: str) -> None:
     """SGLang calls the factory while it starts, when there is still somebody to read the error."""
     with pytest.raises(BadArgument, match="lm_head"):
         record_draft({"part": "lm_head", "out": "x", "target": target_folder})
-    for wrong in ({"limit": 0}, {"every": -1}, {"ids": "rot13"}, {"boundaries": [1, 1]}, {"colour": "red"}, {"max_bytes": 1.5}, {"ranks": 2}):
+    for wrong in (
+        {"limit": 0},
+        {"every": -1},
+        {"ids": "rot13"},
+        {"boundaries": [1, 1]},
+        {"colour": "red"},
+        {"max_bytes": 1.5},
+        {"ranks": 2},
+    ):
         with pytest.raises(BadArgument, match=next(iter(wrong))):
             hooks("x", **wrong)
     assert json.loads(json.dumps(hooks("x", limit=3, boundaries=[1, 2])))[0]["config"] == {
