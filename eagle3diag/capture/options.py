@@ -25,7 +25,7 @@ class Options:
     queue_bytes: copies that may wait for the writer; a request that finds it full is left out and counted, the server never waits.
     ids: ``keep`` the token ids, ``hash`` them with ``salt`` (equal ids stay equal), or ``drop`` them (all -1).
     ranks: ``first`` records on rank 0 only, ``all`` on every rank.
-    idle_seconds: a request is over when the engine has run nothing for so long.
+    idle_seconds: a request is over when no module has run in the engine's process for so long.
     """
 
     out: str

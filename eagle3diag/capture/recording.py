@@ -100,6 +100,7 @@ class Recording:
         """Rows [n, ·] of each part for ``positions``; those of a position that is there already (computed again) are left out."""
         request = self._request(name)
         if request is None or not positions:
+            self.counters["late_rows"] = self.counters.get("late_rows", 0) + len(positions)
             return
         fresh = [i for i, p in enumerate(positions) if p not in request.held]
         if len(fresh) < len(positions):

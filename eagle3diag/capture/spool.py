@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: Seconds without work after which what is finished is written, though the shard is not full.
 REST = 0.5
@@ -43,8 +45,8 @@ class Copies:
 class Spool:
     """A thread that does the work that :meth:`put` leaves, in order.
 
-    ``rest(seconds)`` is called whenever there was nothing to do for a while (with the time since the last work), ``fail(error)`` once, when
-    work or rest raised, after which everything is thrown away.
+    ``rest(seconds)`` is called whenever there was nothing to do for a while, with the time for which neither work came nor a module ran in
+    this process; ``fail(error)`` once, when work or rest raised, after which everything is thrown away.
     """
 
     def __init__(self, rest: Callable[[float], None], fail: Callable[[Exception], None], *, queue_bytes: int) -> None:
@@ -82,6 +84,8 @@ class Spool:
             try:
                 work, size = self._queue.get(timeout=REST)
             except queue.Empty:
+                if a_module_is_running():
+                    last = time.monotonic()
                 self._guard(partial(self._rest, time.monotonic() - last))
                 continue
             if work is None:
@@ -105,4 +109,16 @@ class Spool:
             self._fail(error)
 
 
-__all__ = ["REST", "Copies", "Spool"]
+def a_module_is_running() -> bool:
+    """Whether some thread of this process is inside the call of a module: an engine that is slow is not an engine that is idle."""
+    call: Any = nn.Module._call_impl
+    frame: FrameType | None
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if frame.f_code is call.__code__:
+                return True
+            frame = frame.f_back
+    return False
+
+
+__all__ = ["REST", "Copies", "Spool", "a_module_is_running"]

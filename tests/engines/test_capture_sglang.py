@@ -29,7 +29,7 @@ if not TARGET or not DRAFT.exists():
 pytest.importorskip("sglang")
 
 sys.path[:0] = [str(REPOSITORY / "tools/sglang_cpu"), str(HERE)]
-from broken_sglang import PROMPTS  # noqa: E402  (neither folder is a package)
+from broken_sglang import NEW, PROMPTS  # noqa: E402  (neither folder is a package)
 from record import environment  # noqa: E402
 
 BOUNDARIES = [0, 2, 15, 27, 30]
@@ -151,7 +151,7 @@ def test_under_eagle_the_final_state_is_recorded_bit_for_bit(tmp_path: Path) -> 
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1600k", "tmpfs", str(folder)], check=False, capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1400k", "tmpfs", str(folder)], check=False, capture_output=True)
     if mounted.returncode:
         pytest.skip("may not mount a file system here")
     yield folder
@@ -164,12 +164,12 @@ def test_a_full_disk_and_a_killed_scheduler(tmp_path: Path, tiny_disk: Path) -> 
     """
     log = run(tmp_path, HERE / "broken_sglang.py", TARGET, DRAFT, tmp_path, check=False)
     answers = json.loads((tmp_path / "answers.json").read_text())
-    assert len(answers) == 6 and all(len(said) == 48 for _, said in answers)
+    assert len(answers) == 6 and all(len(said) == NEW for _, said in answers)
 
     whole: HiddenStates = open_dump(tmp_path / "live")
     assert not whole.complete and not whole.assumed and len(whole) == 6
     for record, (prompt, said) in zip(sorted(whole, key=lambda r: r.name), answers, strict=True):
-        assert record.input_ids.tolist()[: len(prompt) + 47] == [*prompt, *said[:-1]]
+        assert record.input_ids.tolist()[: len(prompt) + NEW - 1] == [*prompt, *said[:-1]]
         assert record.features.isfinite().all()
 
     cut: HiddenStates = open_dump(tiny_disk / "live")

@@ -326,6 +326,21 @@ def test_a_request_is_over_when_nothing_has_run_for_a_while(tmp_path: Path, targ
     assert server.dump.complete and not (server.out / ".reserve").exists()
 
 
+def test_a_slow_engine_is_not_an_idle_one(tmp_path: Path, target_folder: str) -> None:
+    """While a module runs, a request is not over, however long it takes; after it, it is."""
+
+    class Slow(nn.Module):
+        def forward(self) -> None:
+            time.sleep(1.8)  # several looks of the thread
+
+    server = _Server(tmp_path / "live", target_folder, idle_seconds=0.3)
+    server.prefill({"a": [1, 2]})
+    Slow()()
+    server.round({"a": 2})
+    _until(lambda: server.manifest["records"])
+    assert len(server.dump[0].input_ids) == 4 and "late_rows" not in (server.dump.counters or {})
+
+
 def test_rounds_that_no_hook_sees_are_told(tmp_path: Path, target_folder: str, caplog: pytest.LogCaptureFixture) -> None:
     """Replayed CUDA graphs: prefills alone. Manifest and log name the flag; with rounds, and before any wait, nothing is said."""
     server = _Server(tmp_path / "live", target_folder, idle_seconds=0.05)
