@@ -99,12 +99,14 @@ class Recording:
     def rows(self, name: str, positions: Sequence[int], parts: Mapping[str, Tensor]) -> None:
         """Rows [n, ·] of each part for ``positions``; those of a position that is there already (computed again) are left out."""
         request = self._request(name)
-        if request is None or not positions:
+        if request is None:
             self.counters["late_rows"] = self.counters.get("late_rows", 0) + len(positions)
             return
         fresh = [i for i, p in enumerate(positions) if p not in request.held]
         if len(fresh) < len(positions):
             positions, parts = [positions[i] for i in fresh], {n: t[fresh] for n, t in parts.items()}
+        if not positions:
+            return
         request.positions += positions
         request.held.update(positions)
         request.pieces.append({n: t.clone() for n, t in parts.items()})  # clone: a view would keep the whole batch alive
