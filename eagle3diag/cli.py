@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle3diag import __version__, cli_report, progress
+from eagle3diag import __version__, cli_capture, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError
 from eagle3diag.findings import Severity
 
@@ -33,7 +33,9 @@ example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never raises, except for ``SystemExit`` from argparse (usage, --help, --version)."""
-    args = _parser().parse_args(argv)
+    own, command = cli_capture.split(list(sys.argv[1:] if argv is None else argv))
+    args = _parser().parse_args(own)
+    args.command = command
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows "?", instead of ending the command
@@ -142,12 +144,6 @@ def _replay(args: argparse.Namespace) -> int:
     return _finish(replay(args.draft, args.dump, target=args.target, steps=args.steps), args)
 
 
-def _capture(args: argparse.Namespace) -> int:
-    from eagle3diag.cli_capture import run
-
-    return run(args)
-
-
 def _notebooks(args: argparse.Namespace) -> int:
     from eagle3diag.cli_notebooks import run
 
@@ -216,7 +212,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: find what was copied from it")
     verb.add_argument("--dump", metavar="DUMP", help="a training dump: what fc reads of its states, and which order and norm it expects")
-    verb.add_argument("--against", metavar="DRAFT", action="append", help="another checkpoint of this draft: what changed (repeat for more)")
+    verb.add_argument(
+        "--against", metavar="DRAFT", action="append", help="another checkpoint of this draft: what changed (repeat for more)"
+    )
 
     verb = _verb(verbs, "replay", _replay, "the accept length to expect, without a server")
     verb.add_argument("draft", metavar="DRAFT")
@@ -225,15 +223,13 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
 
     verb = _verb(
-        verbs, "capture", _capture, "run a target in Transformers over prompts and write its hidden states as a dump", result=False
+        verbs,
+        "capture",
+        cli_capture.run,
+        "write hidden states as a dump: of a target over prompts, or of what a server feeds its draft",
+        result=False,
     )
-    verb.add_argument("--target", required=True, metavar="PATH", help="the target's checkpoint")
-    verb.add_argument("--prompts", required=True, metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
-    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27, or all (default: the three that drafts usually read)")
-    verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
-    verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
-    verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
-    verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    cli_capture.add_arguments(verb)
 
     verb = _verb(verbs, "notebooks", _notebooks, "copy the guided notebooks, with your paths filled in", result=False)
     verb.add_argument("out", metavar="DIR")

@@ -95,7 +95,9 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
             terminal=_beyond_the_strip(result),
         )
     if result.suspects:
-        words = "Not seen, since the evidence given could not show them; each would explain the number. The last column says what would tell."
+        words = (
+            "Not seen, since the evidence given could not show them; each would explain the number. The last column says what would tell."
+        )
         yield Section("Undetermined between", words, tables=(_suspects(result),))
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
@@ -113,7 +115,13 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
 
 def _suspects(result: Diagnosis) -> Table:
     rows = tuple(
-        (s.fault, s.title, percent(s.weight, 0), fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING, s.tell or MISSING)
+        (
+            s.fault,
+            s.title,
+            percent(s.weight, 0),
+            fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING,
+            s.tell or MISSING,
+        )
         for s in result.suspects
     )
     return Table(("fault", "what it is", "share", "would give", "what would tell"), rows, align="llrrl", narrow=(0, 1, 2, 3), code=(0,))
