@@ -25,6 +25,7 @@ from eagle3diag.errors import (
     MissingPart,
     UnreadableFile,
     UnsafeFile,
+    UnusableServer,
 )
 from eagle3diag.findings import Finding, Severity
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.diagnose import diagnose
     from eagle3diag.dumps import open_dump
     from eagle3diag.replay import replay
+    from eagle3diag.serving.probe import probe
     from eagle3diag.weights import weights
 
 __version__ = "0.1.0"
@@ -53,6 +55,7 @@ __all__ = [
     "Severity",
     "UnreadableFile",
     "UnsafeFile",
+    "UnusableServer",
     "audit",
     "capture",
     "compare",
@@ -60,12 +63,15 @@ __all__ = [
     "open_draft",
     "open_dump",
     "open_target",
+    "probe",
     "replay",
     "weights",
 ]
 
 _VERBS = ("audit", "capture", "compare", "diagnose", "replay", "weights")  # each lives in the module of the same name
-_HOMES = {verb: verb for verb in _VERBS} | {"open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps"}
+_HOMES = {verb: verb for verb in _VERBS} | {
+    "open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps", "probe": "serving.probe",
+}  # fmt: skip
 
 
 class _Package(ModuleType):

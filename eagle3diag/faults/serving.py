@@ -14,6 +14,9 @@ NOTHING_ACCEPTED = 1.02
 """M1: accept length at or below which nothing is accepted: 1.00 plus what windows of a log round to, and the prefill token that SGLang's
 ``meta_info`` counts."""
 
+NEXT_TO_NOTHING = 1.15
+"""Accept length up to which the first draft is right by accident only: always saying the commonest token gives p_1 of .03 to .11 (D4)."""
+
 ENOUGH_ROUNDS = 100
 """M1: below this the upper bound of a rate of zero is above 3 %, and a healthy draft could still look dead."""
 
@@ -39,21 +42,21 @@ def judge_acceptance(seen: Acceptance) -> Iterator[Finding]:
 
 
 def symptoms(case: Case) -> Iterator[Finding]:
-    """M1: nothing is accepted. Only worth saying where no cause was found: it explains nothing."""
+    """M1: nothing, or next to nothing, is accepted. Only worth saying where no cause was found, and no replay says what to expect."""
     seen = case.observed
     length = None if seen is None else seen.length
-    if seen is None or length is None or length > NOTHING_ACCEPTED:
+    if seen is None or length is None or length > NEXT_TO_NOTHING or case.healthy is not None:
         return
     few = seen.rounds is not None and seen.rounds < ENOUGH_ROUNDS
-    evidence = [Evidence("accept length", length, f"above {NOTHING_ACCEPTED}", "server")]
+    evidence = [Evidence("accept length", round(length, 4), f"above {NEXT_TO_NOTHING}", "server")]
     if seen.interval is not None:
-        evidence.append(Evidence("95 % interval", f"{seen.interval[0]:.2f} to {seen.interval[1]:.2f}", f"from {seen.rounds} rounds"))
+        evidence.append(Evidence("95 % interval", f"{seen.interval[0]:.2f} to {seen.interval[1]:.2f}", None, f"{seen.rounds} rounds"))
     yield Finding(
         "M1",
         Severity.NOTE if few else Severity.WARNING,
-        "nothing is accepted, and the evidence given does not say why",
-        "Every round yields the target's own token only. The usual causes: EAGLE named for EAGLE3, names dropped at load, a lost vocabulary "
-        "map, wrong layers." + (f" But {seen.rounds} rounds are few." if few else ""),
+        f"{'nothing' if length <= NOTHING_ACCEPTED else 'next to nothing'} is accepted, and the evidence given does not say why",
+        "Nearly every round yields the target's own token only. The usual causes: EAGLE named for EAGLE3, names dropped at load, a lost "
+        "vocabulary map, wrong layers." + (f" But {seen.rounds} rounds are few." if few else ""),
         tuple(evidence),
         "Give more of the evidence: the draft, the target, the launch command, a dump from training.",
         "eagle3diag diagnose with --draft and --launch first: they cost nothing.",

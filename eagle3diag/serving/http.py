@@ -142,16 +142,16 @@ class Server:
         """A connection that is cut at its deadline, whatever the other side does with single bytes; and the deadline."""
         deadline = time.monotonic() + self.timeout
         connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
-        connection.sock = socket.create_connection((self.host, self.port), timeout=self.timeout)
-        cut = threading.Timer(self.timeout, _shut, [connection])
+        opened = [socket.create_connection((self.host, self.port), timeout=self.timeout)]
+        connection.sock = opened[0]
+        cut = threading.Timer(self.timeout, _shut, [opened])  # not of the connection, which lets go of its socket early
         cut.daemon = True
         cut.start()
         try:
             if self.scheme == "https":
-                connection.sock = ssl.create_default_context().wrap_socket(
-                    connection.sock, server_hostname=self.host, do_handshake_on_connect=False
-                )
-                connection.sock.do_handshake()
+                wrapped = ssl.create_default_context().wrap_socket(opened[0], server_hostname=self.host, do_handshake_on_connect=False)
+                opened[0] = connection.sock = wrapped
+                wrapped.do_handshake()
             yield connection, deadline
         except (OSError, http.client.HTTPException):
             if time.monotonic() >= deadline:
@@ -160,6 +160,7 @@ class Server:
         finally:
             cut.cancel()
             connection.close()
+            opened[0].close()
 
     def _body(self, response: http.client.HTTPResponse, path: str, deadline: float) -> bytes:
         parts: list[bytes] = []
@@ -167,6 +168,8 @@ class Server:
         while part := response.read1(1 << 16):
             parts.append(part)
             size += len(part)
+            if time.monotonic() >= deadline:
+                raise TimeoutError
             if size > LARGEST_BODY:
                 raise UnusableServer(f"the answer to {path} is over {LARGEST_BODY >> 20} MiB", where=self.url, hint="is this an inference server?")
         if time.monotonic() >= deadline:  # the end that was seen is our own cut
@@ -176,7 +179,6 @@ class Server:
         return b"".join(parts)
 
 
-def _shut(connection: http.client.HTTPConnection) -> None:
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+def _shut(opened: list[socket.socket]) -> None:
+    with suppress(OSError):
+        opened[0].shutdown(socket.SHUT_RDWR)

@@ -116,7 +116,7 @@ def _checked(prompts: Sequence[str | Sequence[int]] | None) -> Sequence[str | Se
     if isinstance(prompts, str) or not prompts:
         raise BadArgument("prompts must be a list with at least one", where="probe", hint='such as ["Once upon a time"]')
     for prompt in prompts:
-        ids = not isinstance(prompt, str) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in prompt)
+        ids = isinstance(prompt, Sequence) and not isinstance(prompt, str) and all(_whole(i) is not None for i in prompt)
         if not prompt or not (isinstance(prompt, str) or ids):
             raise BadArgument("a prompt must be a text or a list of token ids, and not empty", where="probe")
     return prompts

@@ -77,6 +77,7 @@ def test_public_names_are_pinned() -> None:
         "Severity",
         "UnreadableFile",
         "UnsafeFile",
+        "UnusableServer",
         "audit",
         "capture",
         "compare",
@@ -84,6 +85,7 @@ def test_public_names_are_pinned() -> None:
         "open_draft",
         "open_dump",
         "open_target",
+        "probe",
         "replay",
         "weights",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3diag.findings import Result
 from eagle3diag.report.form import Page
-from eagle3diag.report.views import audit, comparison, diagnosis, replay, weights
+from eagle3diag.report.views import audit, comparison, diagnosis, probe, replay, weights
 from eagle3diag.report.views.generic import generic
 
 # By name, so that rendering one kind does not import the packages that measure the others.
@@ -17,6 +17,7 @@ _VIEWS: dict[str, Callable[[Any], Page]] = {
     "Replay": replay.page,
     "Audit": audit.page,
     "Diagnosis": diagnosis.page,
+    "Probe": probe.page,
 }
 
 
