@@ -147,7 +147,7 @@ COMBINATIONS = (
         "Until 0.5.13 DeepSeek and Kimi targets were captured before the deferred all-reduce: each rank then sees its own part only.",
         "Upgrade to 0.5.14, or drop --enable-flashinfer-allreduce-fusion.", "PR #28343",
         lambda o: _eagle3(o) and o.has("enable-flashinfer-allreduce-fusion") and (o.number("tp-size", "tensor-parallel-size", "tp") or 1) > 1,
-        ("enable-flashinfer-allreduce-fusion", "tp-size", "tensor-parallel-size", "tp"), since="0.5.5", until="0.5.14",
+        ("enable-flashinfer-allreduce-fusion", "tp-size", "tensor-parallel-size"), since="0.5.5", until="0.5.14",
     ),
     Combination(
         "FM-40", "spoils", "with pipeline parallelism only the last stage captures",

@@ -63,17 +63,20 @@ class OptionTable:
 
         argparse takes a beginning of a name that fits only one option, so a beginning counts as known where any name starts so.
         """
-        read = [Version.parse(v) for v in self.read]
-        below = max((i for i, v in enumerate(read) if v <= version), default=None)
-        above = min((i for i, v in enumerate(read) if v >= version), default=None)
+        below = max((i for i, v in enumerate(self._versions) if v <= version), default=None)
+        above = min((i for i, v in enumerate(self._versions) if v >= version), default=None)
         if above is None or below is None:
             return True if self._has(name, above or below or 0) else None
         answers = {self._has(name, below), self._has(name, above)}
         return answers.pop() if len(answers) == 1 else None
 
+    @cached_property
+    def _versions(self) -> tuple[Version, ...]:
+        return tuple(Version.parse(v) for v in self.read)
+
     def _has(self, name: str, index: int) -> bool:
-        exact = any(first <= index < last for first, last in self._spans.get(name, ()))
-        return exact or any(n.startswith(name) and any(f <= index < end for f, end in spans) for n, spans in self._spans.items())
+        spans = self._spans.get(name) or [span for n, found in self._spans.items() if n.startswith(name) for span in found]
+        return any(first <= index < last for first, last in spans)
 
     def ever(self, name: str) -> tuple[str, str | None] | None:
         """``(first version read that has it, first that lacks it again)``; None for a name of no version."""

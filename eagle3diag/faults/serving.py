@@ -110,7 +110,8 @@ def _cliff(seen: Acceptance) -> Iterator[Finding]:
 def _saturated(seen: Acceptance) -> Iterator[Finding]:
     """M5 and M9: all accepted, or answers that repeat themselves, are no success by themselves."""
     length, steps = seen.length, seen.steps
-    full = length is not None and steps is not None and length >= steps + 1 - 0.005 and ((seen.rounds or 0) > 1 or (seen.windows or 0) > 1)
+    all_of_them = length is not None and steps is not None and abs(length - steps - 1) < 0.005
+    full = all_of_them and ((seen.rounds or 0) > 1 or (seen.windows or 0) > 1)
     loops = seen.distinct is not None and seen.distinct < LOOP and (seen.tokens or 0) >= 32
     if not full and not loops:
         return

@@ -72,7 +72,7 @@ class Launch:
 
     def get(self, *names: str) -> str | None:
         """The value of the first of these options that was given, dashes or underscores."""
-        options = {k.replace("_", "-"): v for k, v in self.arguments.items()}
+        options = _long(self.engine, {k.replace("_", "-"): v for k, v in self.arguments.items()})
         return next((options[name] for name in names if name in options), None)
 
     def has(self, *names: str) -> bool:
@@ -112,7 +112,7 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
     for option in _FILES:
         name = next((v for k, v in arguments.items() if k.replace("_", "-") == option), None)
         path = folder / name if folder is not None and name and name.lower().endswith((".yaml", ".yml", ".json")) else None
-        if path is not None and path.is_file():
+        if path is not None and _is_file(path):
             arguments = read_settings(path) | arguments  # the command line wins over the file in every engine
         elif name:
             unread.append(name)
@@ -132,9 +132,7 @@ def from_arguments(
     arguments = {k: v for k, v in arguments.items() if v is not None}
     options = {k.lstrip("-").replace("_", "-"): v for k, v in arguments.items()}
     speculative = _speculative(engine, options) if engine in _CONFIG else {}
-    flat = {k: _plain(v) for k, v in options.items()}
-    if engine == "vllm":
-        flat |= {long: flat[short] for short, long in _SHORT.items() if short in flat}
+    flat = _long(engine, {k: _plain(v) for k, v in options.items()})
     named = flat | {_CONFIG[engine][k]: v for k, v in speculative.items() if k in _CONFIG.get(engine, {})}
     return Launch(
         engine=engine,
@@ -160,9 +158,16 @@ def read_launch(source: object) -> Launch:
     if not isinstance(source, (str, os.PathLike)):
         raise BadArgument(f"{type(source).__name__} is no launch command", hint="paste the command, or give the file that holds it")
     text, folder = str(source), Path()
-    if "\n" not in text and "\0" not in text and len(text) < 4096 and Path(text).is_file():
+    if "\n" not in text and _is_file(Path(text)):
         text, folder = Path(text).read_text(encoding="utf-8", errors="replace"), Path(text).parent
     return parse_launch(text, folder=folder)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a command is longer than any name may be
+        return False
 
 
 def _own(words: list[str]) -> list[str]:
@@ -240,6 +245,10 @@ def _speculative(engine: str, options: Mapping[str, Any]) -> dict[str, str]:
     elif given is not None:
         raise BadArgument("--speculative-config is not a JSON object", hint="paste it with its quotes")
     return {k: _plain(v) for k, v in config.items() if v is not None}
+
+
+def _long(engine: str, options: dict[str, str]) -> dict[str, str]:
+    return options | {long: options[short] for short, long in _SHORT.items() if short in options} if engine == "vllm" else options
 
 
 def _plain(value: Any) -> str:
