@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from eagle3diag.serving.launch import Launch, from_arguments
 
 _NUMBER = r"(\d{1,6}(?:\.\d{1,9})?)"
-#: All windows of a piece of SGLang's log at once; ``block accept len`` is something else, and the slower pattern passes it over.
-LENGTHS = re.compile(rf"accept len: {_NUMBER}(?:, accept rate: {_NUMBER})?".encode())
-LENGTHS_BUT_BLOCKS = re.compile(b"(?<!block )" + LENGTHS.pattern)
+#: What follows ``accept len: `` in SGLang's log, a rate or not.
+LENGTH = re.compile(rf"{_NUMBER}(?:, accept rate: {_NUMBER})?".encode())
 _RATE = re.compile(rf"accept rate: {_NUMBER}")
 _RUNNING = re.compile(r"#running-req: (\d{1,7})")
 _TOKENS = re.compile(r"#(?:full )?token: (\d{1,12})")
-_SGLANG_LENGTH = re.compile(rf"(?<!block )accept len: {_NUMBER}")
+_SGLANG_LENGTH = re.compile(rf"accept len: {_NUMBER}")
 # vLLM prints labels in an order that differs between versions, so each is looked for by itself.
 _VLLM = {
     "length": re.compile(rf"Mean acceptance length: {_NUMBER}"),
@@ -100,9 +99,9 @@ def vllm_window(line: str, running: int | None) -> Window | None:
 
 
 def _rounds(accepted: int, drafted: int, length: float, positions: int) -> float:
-    """Rounds of an interval: drafts over drafts a round, unless rounds were cut short and the accept length says otherwise."""
+    """Rounds of an interval: drafts over drafts a round, unless rounds were cut short and the accept length (two decimals) says otherwise."""
     whole = drafted / positions
-    if accepted and whole and abs(1 + accepted / whole - length) > 0.02 and length > 1:
+    if accepted and whole and abs(1 + accepted / whole - length) > 0.006 and length > 1:
         return accepted / (length - 1)
     return whole
 

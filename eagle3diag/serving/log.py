@@ -27,6 +27,13 @@ LONGEST_LINE = 64 * 1024
 KEPT_WINDOWS = 4096
 KEPT_NOTES = 64
 _STARTS = (logs_sglang.START, logs_vllm.START)
+_VLLM = (b"SpecDecoding metrics: ", b"Speculative metrics: ")
+_AT_START = (*logs_sglang.LINES, *logs_vllm.LINES)
+_ALWAYS = tuple(line for line in _AT_START if line.kind == "numbers")
+STARTING = 1 << 26
+"""Bytes after a start in which what a server says of its draft is looked for; later only what can come at any time."""
+WIDEST = 32
+"""Bytes of a length and a rate as they are printed (``2.46, accept rate: 0.37``), with room for odd ones."""
 # The bulk of a log: SGLang's batch lines, and one access line a request. Of these only the windows matter.
 _BULK = (b"-req: ", b"HTTP/1.")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
@@ -86,6 +93,7 @@ class _Reading:
     rates: float = 0.0
     rated_lengths: float = 0.0
     running: int | None = None
+    bytes: int = 0
     rounds: float = 0.0  # where counts are printed, as are the next three
     accepted: int = 0
     reached: list[float] = field(default_factory=list)
@@ -136,18 +144,21 @@ def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
     if b"\x1b[" in piece:
         piece = _COLOUR.sub(b"", piece)
     batch, access = _BULK
-    rest = [line for line in piece.split(b"\n") if batch not in line and access not in line]
-    if not any(start in line for line in rest for start in _STARTS):
-        _read_lines(reading, piece, rest)
+    lines = piece.split(b"\n")
+    rest = [line for line in lines if batch not in line and access not in line]
+    remaining = b"\n".join(rest)
+    if not any(start in remaining for start in _STARTS):
+        _read_lines(reading, piece, lines, rest, remaining)
         return reading
     run: list[bytes] = []
-    for line in piece.split(b"\n"):
-        if any(start in line for start in _STARTS):
-            _read_lines(reading, b"\n".join(run), [other for other in run if batch not in other and access not in other])
+    for line in [*lines, None]:
+        if line is None or any(start in line for start in _STARTS):
+            rest = [other for other in run if batch not in other and access not in other]
+            _read_lines(reading, b"\n".join(run), run, rest, b"\n".join(rest))
             run = []
-            reading = _start(reading, _text(line))
-        run.append(line)
-    _read_lines(reading, b"\n".join(run), [other for other in run if batch not in other and access not in other])
+        if line is not None:
+            reading = _start(reading, _text(line)) if not run and any(start in line for start in _STARTS) else reading
+            run.append(line)
     return reading
 
 
@@ -166,49 +177,54 @@ def _start(reading: _Reading, line: str) -> _Reading:
     return reading
 
 
-def _read_lines(reading: _Reading, piece: bytes, rest: list[bytes]) -> None:
-    """``piece``: whole lines between two starts; ``rest``: those that are not bulk."""
+def _read_lines(reading: _Reading, piece: bytes, lines: list[bytes], rest: list[bytes], remaining: bytes) -> None:
+    """``piece``: whole lines between two starts, ``lines``; ``rest``: those that are not bulk, joined in ``remaining``."""
     if b"accept len: " in piece:
-        _read_sglang(reading, piece)
-    remaining = b"\n".join(rest)
-    if b"peculative metrics:" in remaining or b"SpecDecoding metrics:" in remaining:
+        _read_sglang(reading, piece, lines)
+    if b"metrics: " in remaining:
         _read_vllm(reading, rest)
-    for known in (*logs_sglang.LINES, *logs_vllm.LINES):
+    starting = reading.bytes < STARTING
+    reading.bytes += len(piece)
+    for known in _AT_START if starting else _ALWAYS:
         if known.marker in remaining:
             _note(reading, known, rest)
-    if reading.version is None and (b"ersion" in remaining or b"==" in remaining):
+    if starting and reading.version is None and (b"ersion" in remaining or b"==" in remaining):
         for line in rest:
             if (b"ersion" in line or b"==" in line) and (found := read.version(_text(line))):
                 reading.engine, reading.version = found
                 break
 
 
-def _read_sglang(reading: _Reading, piece: bytes) -> None:
-    pattern = read.LENGTHS_BUT_BLOCKS if b"block accept len: " in piece else read.LENGTHS
-    found: list[tuple[bytes, bytes]] = pattern.findall(piece)
+def _read_sglang(reading: _Reading, piece: bytes, lines: list[bytes]) -> None:
+    """Counts what is printed, by value: a few hundred values make millions of windows."""
+    if b"block accept len: " in piece:
+        piece = piece.replace(b"block accept len: ", b"")
+        lines = [line.replace(b"block accept len: ", b"") for line in lines]
+    printed = Counter([part[:WIDEST] for part in piece.split(b"accept len: ")[1:]])
+    found = [(match, n) for value, n in printed.items() if (match := read.LENGTH.match(value))]
     if not found:
         return
     reading.engine = reading.engine or "sglang"
-    for (length, rate), n in Counter(found).items():
-        reading.lengths += n * float(length)
-        if rate:
-            reading.rated, reading.rates, reading.rated_lengths = (
-                reading.rated + n, reading.rates + n * float(rate), reading.rated_lengths + n * float(length),
-            )  # fmt: skip
-    lines = [line for line in piece.split(b"\n") if b"accept len: " in line]
+    for match, n in found:
+        reading.lengths += n * float(match[1])
+        if match[2]:
+            reading.rated += n
+            reading.rates += n * float(match[2])
+            reading.rated_lengths += n * float(match[1])
+    windows = [line for line in lines if b"accept len: " in line]
     at = -reading.seen % reading.stride
-    while at < len(lines):
-        if window := read.sglang_window(_text(lines[at])):
+    while at < len(windows):
+        if window := read.sglang_window(_text(windows[at])):
             reading.keep(window)
         at += reading.stride - (reading.seen + at) % reading.stride  # the stride may just have grown
-    reading.seen += len(found)
+    reading.seen += sum(n for _, n in found)
 
 
 def _read_vllm(reading: _Reading, rest: Iterable[bytes]) -> None:
     for line in rest:
         if b"Running: " in line and (running := read.VLLM_RUNNING.search(line)):
             reading.running = int(running[1])
-        if b"peculative metrics:" not in line and b"SpecDecoding metrics:" not in line:
+        if b"metrics: " not in line or not any(word in line for word in _VLLM):
             continue
         window = read.vllm_window(_text(line), reading.running)
         if window is None:
