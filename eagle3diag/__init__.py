@@ -25,6 +25,7 @@ from eagle3diag.errors import (
     MissingPart,
     UnreadableFile,
     UnsafeFile,
+    UnusableServer,
 )
 from eagle3diag.findings import Finding, Severity
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.dumps import open_dump
     from eagle3diag.replay import replay
     from eagle3diag.report.saved import load
+    from eagle3diag.serving.probe import probe
     from eagle3diag.weights import weights
     from eagle3diag.workbench import Workbench
 
@@ -57,6 +59,7 @@ __all__ = [
     "Severity",
     "UnreadableFile",
     "UnsafeFile",
+    "UnusableServer",
     "Workbench",
     "audit",
     "before_after",
@@ -68,6 +71,7 @@ __all__ = [
     "open_draft",
     "open_dump",
     "open_target",
+    "probe",
     "replay",
     "weights",
 ]
@@ -88,6 +92,7 @@ _HOMES = {verb: verb for verb in _VERBS} | {
     "open_draft": "checkpoints",
     "open_dump": "dumps",
     "open_target": "checkpoints",
+    "probe": "serving.probe",
 }
 
 

@@ -144,6 +144,19 @@ def _replay(args: argparse.Namespace) -> int:
     return _finish(replay(args.draft, args.dump, target=args.target, steps=args.steps), args)
 
 
+def _probe(args: argparse.Namespace) -> int:
+    from eagle3diag.serving.probe import probe
+
+    key = args.api_key or os.environ.get("EAGLE3DIAG_API_KEY") or None
+    result = probe(args.url, api_key=key, prompts=args.prompt, max_tokens=args.max_tokens, timeout=args.timeout)
+    if args.save is not None:
+        try:
+            result.save(args.save)
+        except OSError as error:
+            raise BadArgument(f"cannot write the probe: {error.strerror or error}", where=args.save) from error
+    return _finish(result, args)
+
+
 def _notebooks(args: argparse.Namespace) -> int:
     from eagle3diag.cli_notebooks import run
 
@@ -180,7 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--launch", metavar="COMMAND", help="the server's launch command, as one argument; it is read, never run")
     verb.add_argument("--log", metavar="FILE", help="the server's log, plain or gzip")
     verb.add_argument(
-        "--acceptance", metavar="AL", help="the accept length that the server shows (1.00: nothing accepted), or a JSON file of counts"
+        "--acceptance",
+        metavar="AL",
+        help="the accept length that the server shows (1.00: nothing accepted), or a file: counts as JSON, a saved probe, a page of /metrics",
     )
     verb.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
     verb.add_argument(
@@ -221,6 +236,16 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("dump", metavar="DUMP", help="hidden states to draft from, with the target's own answers")
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     verb.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
+
+    verb = _verb(verbs, "probe", _probe, "ask a running SGLang or vLLM server what it is and what it accepts, on a few short prompts")
+    verb.add_argument("url", metavar="URL", help="such as http://127.0.0.1:30000")
+    verb.add_argument(
+        "--api-key", metavar="KEY", help="default: EAGLE3DIAG_API_KEY, which a list of processes does not show; it is never repeated"
+    )
+    verb.add_argument("--prompt", action="append", metavar="TEXT", help="instead of the built-in ones; may be given several times")
+    verb.add_argument("--max-tokens", type=int, default=64, metavar="N", help="new tokens per prompt (default: %(default)s)")
+    verb.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for each answer (default: %(default)s)")
+    verb.add_argument("--save", metavar="FILE", help="the probe as JSON, which diagnose takes as --acceptance")
 
     verb = _verb(
         verbs,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Finding, Result, Severity
 
 if TYPE_CHECKING:
     from eagle3diag.audit import Audit
@@ -18,8 +19,13 @@ def judge(result: Result) -> tuple[Finding, ...]:
     """Findings of one measurement, most severe first. A replay alone is a number, not a fault: it is judged within a diagnosis."""
     from eagle3diag.audit import Audit
     from eagle3diag.compare import Comparison
+    from eagle3diag.serving.probe import Probe
     from eagle3diag.weights import WeightReport
 
+    if isinstance(result, Probe):
+        from eagle3diag.faults.probed import judge_probe
+
+        return judge_probe(result)
     if isinstance(result, WeightReport):
         from eagle3diag.faults.trained import judge_weights
 
@@ -43,16 +49,27 @@ def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
     return ordered([j(audit) for j in (*judges, *general.JUDGES, *general.WITHOUT_WEIGHTS)])
 
 
-def ordered(findings: list[Finding | None]) -> tuple[Finding, ...]:
+def ordered(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
     """Those that were made, most severe first."""
     return tuple(sorted((f for f in findings if f is not None), key=lambda f: -f.severity))
 
 
 def catalogue() -> tuple[Fault, ...]:
-    """Every fault, in the order its evidence is cheapest to look at."""
-    from eagle3diag.faults import checkpoint, config, launch, shapes, states, vocabulary
+    """Every fault once, in the order its evidence is cheapest to look at."""
+    from eagle3diag.faults.base import no_changes
 
-    return (*launch.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+    entries = _entries()
+    chosen: dict[str, Fault] = {}
+    for fault in sorted(entries, key=lambda f: f.changes is no_changes):  # of several that see one fault, the one that can replay it
+        chosen.setdefault(fault.id, fault)
+    return tuple(chosen[fault] for fault in dict.fromkeys(f.id for f in entries))
+
+
+def _entries() -> tuple[Fault, ...]:
+    """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
+    from eagle3diag.faults import checkpoint, config, launch, log, shapes, states, vocabulary
+
+    return (*launch.FAULTS, *log.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
 
 
 def in_words() -> dict[str, dict[str, Any]]:
@@ -69,10 +86,26 @@ def detect(case: Case) -> tuple[Finding, ...]:
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
         return (other,)
-    found = [fault.detect(case) for fault in catalogue()]
+    found: list[Finding | None] = list(served(case))
+    found += [fault.detect(case) for fault in _entries()]
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
         found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
     if case.weights is not None:
         found += judge_weights(case.weights)
+    if not any(f is not None and f.severity > Severity.NOTE for f in found):
+        from eagle3diag.faults.serving import symptoms
+
+        found += symptoms(case)
     return ordered(found)
+
+
+def served(case: Case) -> Iterator[Finding]:
+    """What the server's own numbers say: the counts by themselves, and the log."""
+    from eagle3diag.faults.log import judge_log
+    from eagle3diag.faults.serving import judge_acceptance
+
+    if case.observed is not None:
+        yield from judge_acceptance(case.observed)
+    if case.log is not None:
+        yield from judge_log(case.log)

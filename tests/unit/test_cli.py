@@ -77,6 +77,7 @@ def test_public_names_are_pinned() -> None:
         "Severity",
         "UnreadableFile",
         "UnsafeFile",
+        "UnusableServer",
         "Workbench",
         "audit",
         "before_after",
@@ -88,6 +89,7 @@ def test_public_names_are_pinned() -> None:
         "open_draft",
         "open_dump",
         "open_target",
+        "probe",
         "replay",
         "weights",
     ]
