@@ -39,11 +39,23 @@ class TensorLoad:
 
 
 @dataclass(frozen=True)
+class Unserved:
+    """A field of the config that the engine version does not honour. ``since``: the versions that do; None: none. ``source``: where read."""
+
+    field: str
+    fault: str
+    since: str | None
+    source: str
+
+
+@dataclass(frozen=True)
 class Simulation:
-    """The draft class that an engine version builds, what it loads, and why it would not start at all (one sentence each)."""
+    """The draft class that an engine version builds, what it loads, the fields it does not honour, and why it would not start at all (one
+    sentence each)."""
 
     draft_class: str
     loads: tuple[TensorLoad, ...]
+    unserved: tuple[Unserved, ...]
     refused: tuple[str, ...]
 
 
@@ -60,7 +72,8 @@ def simulate(draft: Draft, version: Version, engine: Engine) -> Simulation:
     refused += tuple(r.message for r in found.refusals if version in r.versions and r.when(raw))
     reading = found.reading(draft.config, version)
     loads = _Loads(draft, found, reading, version)
-    return Simulation(found.name, tuple(loads.run()), refused)
+    unserved = (Unserved(f.name, f.fault, None if f.versions is None else str(f.versions), f.source) for f in found.unserved(raw, version))
+    return Simulation(found.name, tuple(loads.run()), tuple(unserved), refused)
 
 
 def _likely(draft: Draft, engine: Engine) -> DraftClass:
@@ -157,4 +170,4 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-__all__ = ["Simulation", "TensorLoad", "simulate"]
+__all__ = ["Simulation", "TensorLoad", "Unserved", "simulate"]

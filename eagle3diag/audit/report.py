@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, shape_checks
-from eagle3diag.audit.loads import TensorLoad, simulate
+from eagle3diag.audit.loads import TensorLoad, Unserved, simulate
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.engines import known_version, rules_of, split_engine
@@ -22,6 +22,7 @@ class Audit(Result):
     Attributes
     ----------
     draft_class: the engine's class that is built. refused: why the engine would not start with this config, one sentence each.
+    unserved: fields of the config that this version does not honour.
     needs_target_width: fc's width in units of the target's hidden size: the number of aux states it was trained on.
     aux_boundaries: what the config says it was trained on. captures: what the engine will feed it, the runner that runs by default first.
     default_boundaries: what the engine takes where nothing is configured; None without a target.
@@ -31,8 +32,6 @@ class Audit(Result):
     engine: str
     engine_version: str
     engine_known: bool
-    draft_class: str
-    refused: tuple[str, ...]
     loads: tuple[TensorLoad, ...]
     shapes: tuple[ShapeCheck, ...]
     vocabulary: MapCheck | None
@@ -42,11 +41,14 @@ class Audit(Result):
     target_hidden_size: int
     needs_target_width: float
     aux_boundaries: tuple[int, ...] | None
-    captures: tuple[Capture, ...]
     default_boundaries: tuple[int, ...] | None
     tie_word_embeddings: bool
     norm_before_residual: bool
     assumed: tuple[str, ...]
+    draft_class: str = ""
+    refused: tuple[str, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
+    captures: tuple[Capture, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -97,6 +99,7 @@ def audit(
         engine_known=known,
         draft_class=simulation.draft_class,
         refused=simulation.refused,
+        unserved=simulation.unserved,
         loads=simulation.loads,
         shapes=shape_checks(opened, shapes),
         vocabulary=map_check(opened),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from eagle3diag.checkpoints.config import DraftConfig
-from eagle3diag.engines.rules import Since, Span, Version
+from eagle3diag.engines.rules import ALWAYS, Since, Span, Version
 
 #: What a parameter holds when nothing fills it.
 HOLDS: Mapping[str, str] = {
@@ -62,7 +62,7 @@ class Row:
     holds: str = "memory"
     parts: tuple[tuple[str, str], ...] = ()
     when: str | None = None
-    versions: Span = Span()
+    versions: Span = ALWAYS
     together: bool = False
 
 
@@ -151,6 +151,20 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Field:
+    """A field of the config that changes the forward pass and has no tensor to tell by: only its versions say whether it is honoured.
+
+    ``said``: whether a config sets it, as the engine sees it written. ``versions``: those that honour it; None: none does.
+    """
+
+    name: str
+    said: Callable[[Mapping[str, object]], bool]
+    versions: Span | None
+    fault: str
+    source: str
+
+
+@dataclass(frozen=True)
 class DraftClass:
     """One draft class of an engine.
 
@@ -168,6 +182,11 @@ class DraftClass:
     head: tuple[Since[str], ...]
     reading: Callable[[DraftConfig, Version], Reading]
     refusals: tuple[Refusal, ...] = ()
+    fields: tuple[Field, ...] = ()
+
+    def unserved(self, raw: Mapping[str, object], version: Version) -> tuple[Field, ...]:
+        """The fields that a config sets and that ``version`` does not honour."""
+        return tuple(f for f in self.fields if f.said(raw) and (f.versions is None or version not in f.versions))
 
     def slots(self, reading: Reading, version: Version) -> dict[tuple[str, str | None], Slot]:
         """Every place that a tensor can fill in this version with this config, by parameter and part."""
@@ -177,6 +196,17 @@ class DraftClass:
                 for slot in _slots(row, reading):
                     found[slot.parameter, slot.part] = slot
         return found
+
+
+def norm_output(raw: Mapping[str, object]) -> bool:
+    """Whether a config asks for the normed state to be fed back, under any of its names."""
+    eagle = raw.get("eagle_config")
+    return bool(raw.get("norm_output") or (isinstance(eagle, Mapping) and eagle.get("return_hidden_post_norm")))
+
+
+def norm_before_residual(raw: Mapping[str, object]) -> bool:
+    """Whether a config wants the residual taken after ``hidden_norm``."""
+    return bool(raw.get("norm_before_residual"))
 
 
 def _wanted(when: str | None, flags: frozenset[str]) -> bool:

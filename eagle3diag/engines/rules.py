@@ -77,6 +77,10 @@ class Span:
         return " and ".join(part for part in (start, end) if part) or "every version"
 
 
+#: Every version.
+ALWAYS = Span()
+
+
 @dataclass(frozen=True)
 class Bug:
     """A known fault of some engine versions: the catalogue's id, when it shows, what it does, how to get round it.

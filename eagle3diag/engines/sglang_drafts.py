@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle3diag.checkpoints.config import DraftConfig
-from eagle3diag.engines.draftclass import HOT_TOKEN_ID, DraftClass, Names, Reading, Refusal, Row
-from eagle3diag.engines.rules import Span, Version, since
+from eagle3diag.engines.draftclass import HOT_TOKEN_ID, DraftClass, Field, Names, Reading, Refusal, Row, norm_before_residual, norm_output
+from eagle3diag.engines.rules import ALWAYS, Span, Version, since
 
 _STACKED = ((".q_proj", ".qkv_proj"), (".k_proj", ".qkv_proj"), (".v_proj", ".qkv_proj"))
 _MLP = ((".gate_proj", ".gate_up_proj"), (".up_proj", ".gate_up_proj"))
@@ -26,7 +26,7 @@ def _layer(name: str, canonical: str, versions: Span) -> tuple[Row, ...]:
             parts=(("q_proj", "Q"), ("k_proj", "KV"), ("v_proj", "KV")), versions=versions,
         ),
         Row(f"{attention}.o_proj.weight", f"{canonical}.self_attn.o_proj.weight", ("H", "Q"), versions=versions),
-        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), when="attention_bias", versions=versions),
+        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), "zeros", when="attention_bias", versions=versions),
         Row(
             f"{mlp}.gate_up_proj.weight", f"{canonical}.mlp.{{part}}.weight", ("H",),
             parts=(("gate_proj", "I"), ("up_proj", "I")), versions=versions,
@@ -121,15 +121,18 @@ def _flags(raw: Mapping[str, Any]) -> frozenset[str]:
 
 def _null(key: str) -> Refusal:
     return Refusal(
-        Span(),
+        ALWAYS,
         lambda raw: key in raw and raw[key] is None,
         f"{key} is null, and the class multiplies it: TypeError",
         "hasattr(config, 'target_hidden_size'), llama_eagle3.py",
     )
 
 
+_RESIDUAL = Field(
+    "norm_before_residual", norm_before_residual, None, "FM-47", "no line of SGLang up to 0.5.23 names it: the residual is the fused state"
+)
 _UNKNOWN_ACTIVATION = Refusal(
-    Span(), lambda raw: raw.get("hidden_act", "silu") != "silu", "hidden_act is not silu: ValueError", "models/llama.py::LlamaMLP"
+    ALWAYS, lambda raw: raw.get("hidden_act", "silu") != "silu", "hidden_act is not silu: ValueError", "models/llama.py::LlamaMLP"
 )
 
 DENSE = DraftClass(
@@ -151,7 +154,7 @@ DENSE = DraftClass(
             "llama_eagle3.py before 0.5.12",
         ),
         Refusal(
-            Span(),
+            ALWAYS,
             lambda raw: "draft_vocab_size" not in raw and not raw.get("tie_word_embeddings"),
             "the config has no draft_vocab_size: AttributeError (null is read, absent is not)",
             "llama_eagle3.py: config.draft_vocab_size",
@@ -165,6 +168,7 @@ DENSE = DraftClass(
         _null("target_hidden_size"),
         _UNKNOWN_ACTIVATION,
     ),
+    fields=(Field("norm_output", norm_output, Span.of("0.5.12"), "FM-46", "PR #24663, first in 0.5.12"), _RESIDUAL),
 )
 
 
@@ -244,16 +248,17 @@ MLA = DraftClass(
     reading=_mla_reading,
     refusals=(
         Refusal(
-            Span(),
+            ALWAYS,
             lambda raw: raw.get("num_hidden_layers", 1) != 1,
             "num_hidden_layers is not 1: 'EAGLE3 currently only supports 1 layer'",
             "kimi_k25_eagle3.py::Eagle3MLAModel",
         ),
         Refusal(
-            Span(),
+            ALWAYS,
             lambda raw: raw.get("q_lora_rank") is None,
             "q_lora_rank is not in the config: ValueError",
             "kimi_k25_eagle3.py::Eagle3MLADecoderLayer",
         ),
     ),
+    fields=(Field("norm_output", norm_output, Span.of("0.5.13"), "FM-46", "kimi_k25_eagle3.py 0.5.13"), _RESIDUAL),
 )  # fmt: skip

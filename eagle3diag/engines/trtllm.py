@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from eagle3diag.checkpoints.config import DraftConfig
 from eagle3diag.checkpoints.target import Target
-from eagle3diag.engines.draftclass import HOT_TOKEN_ID, DraftClass, Names, Reading, Row
+from eagle3diag.engines.draftclass import HOT_TOKEN_ID, DraftClass, Field, Names, Reading, Row, norm_before_residual
 from eagle3diag.engines.engine import Engine, plain_architecture
 from eagle3diag.engines.layers import Capture, capture, llama_default
 from eagle3diag.engines.rules import Since, Version
@@ -71,6 +71,7 @@ EAGLE3 = DraftClass(
     embedding=(Since(Version(()), "the target's unless widths differ", _SOURCE),),
     head=(Since(Version(()), "own if in the file", _SOURCE),),
     reading=_reading,
+    fields=(Field("norm_before_residual", norm_before_residual, None, "FM-47", _SOURCE),),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""vLLM 0.9 to 0.33: its draft classes, where it finds aux layer ids, and its known faults, by version."""
+"""vLLM 0.9 to 0.33: its draft classes, and where it finds aux layer ids, by version."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from eagle3diag.checkpoints.target import Target
 from eagle3diag.engines.engine import Engine
 from eagle3diag.engines.layers import NESTED, OTHERS, TOP, Capture, capture, llama_default
-from eagle3diag.engines.rules import Bug, Span, Version, at, since
+from eagle3diag.engines.rules import Span, Version, at, since
 from eagle3diag.engines.vllm_config import architecture, view
 from eagle3diag.engines.vllm_drafts import DEEPSEEK, LLAMA, QWEN3
 
-__all__ = ["BUGS", "ENGINE", "V1_KEYS", "V2_KEYS"]
+__all__ = ["ENGINE", "V1_KEYS", "V2_KEYS"]
 
 #: Keys that the V1 runner reads ids from, in order.
 V1_KEYS = (
@@ -25,19 +25,6 @@ V2_KEYS = (TOP, OTHERS[1])
 RUNNER = (since("0.9.0", "V1", "the V1 model runner"), since("0.29.0", "V2", "V2 where supported, since 0.29"))
 #: The output of the last block, and the embedding, can be captured.
 _ENDS_REACHED = Span.of("0.18.0")
-
-BUGS = (
-    Bug(
-        "FM-46",
-        Span.of("0.10.0", "0.25.0"),
-        "speculators, norm_output",
-        "norm_output of a speculators config is not read by this version",
-        "The field is copied from speculators' format since 0.25.0 only: the draft is fed back its state before the norm, so the first "
-        "draft is right and the others are not.",
-        "Upgrade to vLLM 0.25.0 or newer.",
-        "PR #46488, update_eagle3 in speculators/algos.py",
-    ),
-)
 
 
 def captured(raw: Mapping[str, object], version: Version, target: Target | None) -> tuple[Capture, ...]:
@@ -68,5 +55,4 @@ ENGINE = Engine(
     architecture=architecture,
     captured=captured,
     default=llama_default,
-    bugs=BUGS,
 )

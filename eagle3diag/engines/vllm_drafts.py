@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from eagle3diag.checkpoints.config import DraftConfig
-from eagle3diag.engines.draftclass import DraftClass, Names, Reading, Refusal, Row
-from eagle3diag.engines.rules import Span, Version, since
+from eagle3diag.engines.draftclass import DraftClass, Field, Names, Reading, Refusal, Row, norm_before_residual, norm_output
+from eagle3diag.engines.rules import ALWAYS, Span, Version, since
 from eagle3diag.engines.sglang_drafts import mla_attention, mla_sizes
-from eagle3diag.engines.vllm_config import view
+from eagle3diag.engines.vllm_config import is_speculators, view
 
 _QKV = ((".q_proj", ".qkv_proj"), (".k_proj", ".qkv_proj"), (".v_proj", ".qkv_proj"))
 _MLP = ((".gate_proj", ".gate_up_proj"), (".up_proj", ".gate_up_proj"))
@@ -159,12 +159,23 @@ _REFUSALS = (
         "llama_eagle3.py up to 0.10.2",
     ),
     Refusal(
-        Span(),
+        ALWAYS,
         lambda raw: "target_hidden_size" in raw and raw["target_hidden_size"] is None and "speculators_model_type" not in raw,
         "target_hidden_size is null, and the class multiplies it: TypeError",
         "getattr(config, 'target_hidden_size', ...), llama_eagle3.py",
     ),
 )
+
+_FIELDS = (
+    Field(
+        "norm_output", lambda raw: norm_output(raw) and not is_speculators(raw), Span.of("0.22.0"), "FM-46", "PR #42764, first in 0.22.0"
+    ),
+    Field(
+        "norm_output", lambda raw: norm_output(raw) and is_speculators(raw), Span.of("0.25.0"), "FM-46",
+        "PR #46488: update_eagle3 copies it from speculators' format since 0.25.0",
+    ),
+    Field("norm_before_residual", norm_before_residual, Span.of("0.10.2"), "FM-47", "llama_eagle3.py, first in 0.10.2"),
+)  # fmt: skip
 
 LLAMA = DraftClass(
     name="Eagle3LlamaForCausalLM",
@@ -191,6 +202,7 @@ LLAMA = DraftClass(
     head=_OWN_HEAD,
     reading=_reading,
     refusals=_REFUSALS,
+    fields=_FIELDS,
 )  # fmt: skip
 
 QWEN3 = DraftClass(
@@ -202,6 +214,7 @@ QWEN3 = DraftClass(
     head=_OWN_HEAD,
     reading=_qwen3_reading,
     refusals=_REFUSALS,
+    fields=_FIELDS,
 )
 
 
@@ -230,7 +243,9 @@ DEEPSEEK = DraftClass(
         Row("model.fc.weight", "fc.weight", ("H", "A")),
         Row("model.fc_norm.{k}.weight", "fc_norm.{k}.weight", ("Ht",), "ones", when="fc_norm", versions=Span.of("0.22.0")),
         *mla_attention("model.layers.{i}.self_attn", "layers.{i}.self_attn", "fused_qkv_a_proj", together=False),
-        Row("model.layers.{i}.mlp.gate_up_proj.weight", "layers.{i}.mlp.{part}.weight", ("H",), parts=(("gate_proj", "I"), ("up_proj", "I"))),
+        Row(
+            "model.layers.{i}.mlp.gate_up_proj.weight", "layers.{i}.mlp.{part}.weight", ("H",), parts=(("gate_proj", "I"), ("up_proj", "I"))
+        ),
         Row("model.layers.{i}.mlp.down_proj.weight", "layers.{i}.mlp.down_proj.weight", ("H", "I")),
         *(
             Row(f"model.layers.{{i}}.{norm}.weight", f"layers.{{i}}.{norm}.weight", ("H",), "ones")
@@ -241,4 +256,5 @@ DEEPSEEK = DraftClass(
     head=_OWN_HEAD,
     reading=_deepseek_reading,
     refusals=_REFUSALS,
+    fields=_FIELDS,
 )

@@ -26,10 +26,10 @@ def judge(result: Result) -> tuple[Finding, ...]:
 
         return ordered([j(result) for j in states.JUDGES])
     if isinstance(result, Audit):
-        from eagle3diag.faults import checkpoint, general
+        from eagle3diag.faults import checkpoint, engine, general
 
         own = (checkpoint.dropped_names, checkpoint.missing_head, checkpoint.missing_map, checkpoint.misread_map)
-        return ordered([j(result) for j in (*own, *general.JUDGES)])
+        return ordered([*(j(result) for j in (*own, *general.JUDGES, *engine.JUDGES)), *engine.known_bugs(result)])
     return ()
 
 
@@ -47,10 +47,10 @@ def catalogue() -> tuple[Fault, ...]:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import general
+    from eagle3diag.faults import engine, general
     from eagle3diag.faults.trained import judge_weights
 
-    found = [fault.detect(case) for fault in catalogue()]
+    found = [*(fault.detect(case) for fault in catalogue()), *engine.detect(case)]
     if case.audit is not None:
         found += [j(case.audit) for j in general.JUDGES]
     if case.weights is not None:

@@ -1,4 +1,4 @@
-"""What the audit says outside the numbered faults of this release: shapes, unknown engine versions, lost or rewritten odds and ends."""
+"""What the audit says outside the numbered faults of this release: shapes, lost or rewritten odds and ends."""
 
 from __future__ import annotations
 
@@ -18,20 +18,6 @@ def wrong_shapes(audit: Audit) -> Finding | None:
         tuple(Evidence(s.name, str(list(s.found)), str(list(s.expected)), "checkpoint") for s in audit.shapes),
         "Use the config that was saved with these weights.",
         "`eagle3diag audit` must list no shape.",
-    )
-
-
-def unknown_engine(audit: Audit) -> Finding | None:
-    """An engine version that was never read is a finding, not a guess."""
-    if audit.engine_known:
-        return None
-    return Finding(
-        "C0",
-        Severity.NOTE,
-        f"{audit.engine} {audit.engine_version} is outside the versions whose rules are known",
-        "The rules of the nearest known version were used.",
-        (Evidence("engine version", audit.engine_version, "0.4.5 to 0.5.23", "caller"),),
-        "Check the loader of your version for names it drops, or upgrade eagle3diag.",
     )
 
 
@@ -67,19 +53,4 @@ def missing_others(audit: Audit) -> Finding | None:
     )
 
 
-def unserved_residual(audit: Audit) -> Finding | None:
-    """FM-47, the part that a config tells: a residual that SGLang cannot serve."""
-    if audit.engine != "sglang" or not audit.norm_before_residual:
-        return None
-    return Finding(
-        "FM-47",
-        Severity.WARNING,
-        "trained with norm_before_residual, which SGLang does not know",
-        "SGLang always keeps the state before hidden_norm as the residual; the flag appears nowhere in its code up to 0.5.23.",
-        (Evidence("norm_before_residual", "true", "false for SGLang", "config"),),
-        "Serve this draft with vLLM, or train with norm_before_residual false.",
-        "Replay both ways: eagle3diag.replay reads the flag.",
-    )
-
-
-JUDGES = (wrong_shapes, unknown_engine, lost_tensors, missing_others, unserved_residual)
+JUDGES = (wrong_shapes, lost_tensors, missing_others)
