@@ -40,13 +40,14 @@ def judge(result: Result) -> tuple[Finding, ...]:
 
 
 def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
-    from eagle3diag.faults import agreement, checkpoint, config, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, checkpoint, config, engine, general, shapes, vocabulary
 
     if (other := general.other_kind(audit)) is not None:  # the rest is about EAGLE-3
         return (other,)
     parts = (checkpoint, shapes, vocabulary, config, agreement)
     judges = [j for part in parts for j in part.JUDGES]
-    return ordered([j(audit) for j in (*judges, *general.JUDGES, *general.WITHOUT_WEIGHTS)])
+    judges += [*engine.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
+    return ordered([*(j(audit) for j in judges), *engine.known_bugs(audit)])
 
 
 def ordered(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
@@ -81,13 +82,14 @@ def in_words() -> dict[str, dict[str, Any]]:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, shapes, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
         return (other,)
     found: list[Finding | None] = list(served(case))
     found += [fault.detect(case) for fault in _entries()]
+    found += engine.detect(case)
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
         found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
