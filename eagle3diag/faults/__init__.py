@@ -68,9 +68,10 @@ def catalogue() -> tuple[Fault, ...]:
 
 def _entries() -> tuple[Fault, ...]:
     """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
-    from eagle3diag.faults import checkpoint, config, launch, log, shapes, states, vocabulary
+    from eagle3diag.faults import checkpoint, config, launch, log, recorded, shapes, states, vocabulary
 
-    return (*launch.FAULTS, *log.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+    modules = (launch, log, checkpoint, shapes, vocabulary, config, states, recorded)
+    return tuple(fault for module in modules for fault in module.FAULTS)
 
 
 def in_words() -> dict[str, dict[str, Any]]:
