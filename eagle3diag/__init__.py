@@ -25,11 +25,13 @@ from eagle3diag.errors import (
     MissingPart,
     UnreadableFile,
     UnsafeFile,
+    UnusableServer,
 )
 from eagle3diag.findings import Finding, Severity
 
 if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__ below does the same, later
     from eagle3diag.audit import audit
+    from eagle3diag.before_after import before_after
     from eagle3diag.capture import capture
     from eagle3diag.checkpoints import open_draft, open_target
     from eagle3diag.compare import compare
@@ -37,7 +39,10 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.diagnose import diagnose
     from eagle3diag.dumps import open_dump
     from eagle3diag.replay import replay
+    from eagle3diag.report.saved import load
+    from eagle3diag.serving.probe import probe
     from eagle3diag.weights import weights
+    from eagle3diag.workbench import Workbench
 
 __version__ = "0.1.0"
 
@@ -54,20 +59,41 @@ __all__ = [
     "Severity",
     "UnreadableFile",
     "UnsafeFile",
+    "UnusableServer",
+    "Workbench",
     "audit",
+    "before_after",
     "capture",
     "compare",
     "convert",
     "diagnose",
+    "load",
     "open_draft",
     "open_dump",
     "open_target",
+    "probe",
     "replay",
     "weights",
 ]
 
-_VERBS = ("audit", "capture", "compare", "convert", "diagnose", "replay", "weights")  # each lives in the module of the same name
-_HOMES = {verb: verb for verb in _VERBS} | {"open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps"}
+_VERBS = (
+    "audit",
+    "before_after",
+    "capture",
+    "compare",
+    "convert",
+    "diagnose",
+    "replay",
+    "weights",
+)  # each lives in the module of the same name
+_HOMES = {verb: verb for verb in _VERBS} | {
+    "Workbench": "workbench",
+    "load": "report.saved",
+    "open_draft": "checkpoints",
+    "open_dump": "dumps",
+    "open_target": "checkpoints",
+    "probe": "serving.probe",
+}
 
 
 class _Package(ModuleType):

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle3diag import __version__, progress
+from eagle3diag import __version__, cli_capture, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError
 from eagle3diag.findings import Severity
 
@@ -33,7 +33,9 @@ example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never raises, except for ``SystemExit`` from argparse (usage, --help, --version)."""
-    args = _parser().parse_args(argv)
+    own, command = cli_capture.split(list(sys.argv[1:] if argv is None else argv))
+    args = _parser().parse_args(own)
+    args.command = command
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a glyph shows "?", instead of ending the command
@@ -75,15 +77,13 @@ def _finish(result: Result, args: argparse.Namespace) -> int:
     """Show, write and judge one result."""
     if args.html is not None:
         try:
-            result.to_html(args.html)
+            result.to_html(args.html, include_text=args.include_text)
         except OSError as error:
             raise BadArgument(
                 f"cannot write the report: {error.strerror or error}", where=args.html, hint="choose a path that can be written"
             ) from error
     if args.json:
-        import json
-
-        print(json.dumps(result.to_dict(), indent=1, sort_keys=True, allow_nan=False))
+        print(result.to_json(include_text=args.include_text), end="")
     else:
         from eagle3diag.report import text
 
@@ -134,7 +134,8 @@ def _convert(args: argparse.Namespace) -> int:
 def _weights(args: argparse.Namespace) -> int:
     from eagle3diag.weights import weights
 
-    return _finish(weights(args.draft, spectra=args.spectra), args)
+    given = {name: value for name in ("target", "dump", "against") if (value := getattr(args, name)) is not None}
+    return _finish(weights(args.draft, spectra=args.spectra, **given), args)
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -143,16 +144,27 @@ def _replay(args: argparse.Namespace) -> int:
     return _finish(replay(args.draft, args.dump, target=args.target, steps=args.steps), args)
 
 
-def _capture(args: argparse.Namespace) -> int:
-    from eagle3diag.cli_capture import run
+def _probe(args: argparse.Namespace) -> int:
+    from eagle3diag.serving.probe import probe
 
-    return run(args)
+    key = args.api_key or os.environ.get("EAGLE3DIAG_API_KEY") or None
+    result = probe(args.url, api_key=key, prompts=args.prompt, max_tokens=args.max_tokens, timeout=args.timeout)
+    if args.save is not None:
+        try:
+            result.save(args.save)
+        except OSError as error:
+            raise BadArgument(f"cannot write the probe: {error.strerror or error}", where=args.save) from error
+    return _finish(result, args)
 
 
 def _notebooks(args: argparse.Namespace) -> int:
     from eagle3diag.cli_notebooks import run
 
     return run(args)
+
+
+def _report(args: argparse.Namespace) -> int:
+    return _finish(cli_report.read(args), args)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -181,7 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--launch", metavar="COMMAND", help="the server's launch command, as one argument; it is read, never run")
     verb.add_argument("--log", metavar="FILE", help="the server's log, plain or gzip")
     verb.add_argument(
-        "--acceptance", metavar="AL", help="the accept length that the server shows (1.00: nothing accepted), or a JSON file of counts"
+        "--acceptance",
+        metavar="AL",
+        help="the accept length that the server shows (1.00: nothing accepted), or a file: counts as JSON, a saved probe, a page of /metrics",
     )
     verb.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
     verb.add_argument(
@@ -211,6 +225,11 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--spectra", choices=("auto", "full", "none"), default="auto", help="which singular values to compute (default: %(default)s)"
     )
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: find what was copied from it")
+    verb.add_argument("--dump", metavar="DUMP", help="a training dump: what fc reads of its states, and which order and norm it expects")
+    verb.add_argument(
+        "--against", metavar="DRAFT", action="append", help="another checkpoint of this draft: what changed (repeat for more)"
+    )
 
     verb = _verb(verbs, "replay", _replay, "the accept length to expect, without a server")
     verb.add_argument("draft", metavar="DRAFT")
@@ -218,21 +237,31 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     verb.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
 
-    verb = _verb(
-        verbs, "capture", _capture, "run a target in Transformers over prompts and write its hidden states as a dump", result=False
+    verb = _verb(verbs, "probe", _probe, "ask a running SGLang or vLLM server what it is and what it accepts, on a few short prompts")
+    verb.add_argument("url", metavar="URL", help="such as http://127.0.0.1:30000")
+    verb.add_argument(
+        "--api-key", metavar="KEY", help="default: EAGLE3DIAG_API_KEY, which a list of processes does not show; it is never repeated"
     )
-    verb.add_argument("--target", required=True, metavar="PATH", help="the target's checkpoint")
-    verb.add_argument("--prompts", required=True, metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
-    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27, or all (default: the three that drafts usually read)")
-    verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
-    verb.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
-    verb.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
-    verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts")
+    verb.add_argument("--prompt", action="append", metavar="TEXT", help="instead of the built-in ones; may be given several times")
+    verb.add_argument("--max-tokens", type=int, default=64, metavar="N", help="new tokens per prompt (default: %(default)s)")
+    verb.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for each answer (default: %(default)s)")
+    verb.add_argument("--save", metavar="FILE", help="the probe as JSON, which diagnose takes as --acceptance")
+
+    verb = _verb(
+        verbs,
+        "capture",
+        cli_capture.run,
+        "write hidden states as a dump: of a target over prompts, or of what a server feeds its draft",
+        result=False,
+    )
+    cli_capture.add_arguments(verb)
 
     verb = _verb(verbs, "notebooks", _notebooks, "copy the guided notebooks, with your paths filled in", result=False)
     verb.add_argument("out", metavar="DIR")
     for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
         verb.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
+
+    cli_report.add(_verb(verbs, "report", _report, "a folder of evidence, a saved result, or two of them (before, after), as one report"))
 
     verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
     verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")
@@ -256,6 +285,9 @@ def _verb(
     if result:
         parser.add_argument("--json", action="store_true", help="the whole result as JSON on stdout")
         parser.add_argument("--html", metavar="PATH", help="also write one self-contained HTML file")
+        parser.add_argument(
+            "--include-text", action="store_true", help="let --json and --html tell hosts, paths, names and texts of prompts (keys never)"
+        )
         parser.add_argument(
             "--fail-on", choices=("warning", "error"), default="warning", help="exit 1 from this severity on (default: %(default)s)"
         )

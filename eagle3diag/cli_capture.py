@@ -1,9 +1,12 @@
-"""``eagle3diag capture``: run a target in Transformers over prompts from a file and write what its blocks put out."""
+"""``eagle3diag capture``: a target in Transformers over prompts from a file, or the launch command of a server that is to record itself."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +15,83 @@ from typing import Any, Literal
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
 from eagle3diag.progress import track
 
+_WORDS = """\
+of a target over prompts, in this process:
+  eagle3diag capture --target TARGET --prompts prompts.jsonl --boundaries 2,15,27 --max-new 48 --out train/
+of what a server feeds its draft (prints the command to start it with; --run starts it):
+  eagle3diag capture sglang --out live/ -- python -m sglang.launch_server --model-path TARGET ...
+  eagle3diag capture vllm --out live/ -- vllm serve TARGET ...
+"""
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """The options of the verb, for both of its uses."""
+    verb.epilog, verb.formatter_class = _WORDS, argparse.RawDescriptionHelpFormatter
+    verb.add_argument("engine", nargs="?", choices=("transformers", "sglang", "vllm"), default="transformers", help="default: %(default)s")
+    verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
+    verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27, or all (default: the three that drafts usually read)")
+    verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts or requests")
+    own = verb.add_argument_group("in this process")
+    own.add_argument("--target", metavar="PATH", help="the target's checkpoint")
+    own.add_argument("--prompts", metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
+    own.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
+    own.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
+    server = verb.add_argument_group(
+        "of a server", "what it feeds its draft, and boundaries beside that; its launch command comes after --"
+    )
+    server.add_argument("--run", action="store_true", dest="start", help="run the command; otherwise it is printed")
+    server.add_argument("--every", type=int, default=1, metavar="N", help="of all requests one in N")
+    server.add_argument("--max-gb", type=float, default=4.0, metavar="GB", help="close the dump at this size (default: %(default)s)")
+    server.add_argument(
+        "--ids", choices=("keep", "hash", "drop"), default="keep", help="prompts are private: hash the token ids, or drop them"
+    )
+    server.add_argument("--salt", default="", help="for --ids hash: the same salt on both sides lets the two dumps be aligned")
+    server.add_argument("--ranks", choices=("first", "all"), default="first", help="whether ranks behind the first record too")
+    server.add_argument("--no-final", action="store_true", help="leave out the target's final state")
+
+
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Our own words, and those after ``--``: the command of a server, of which argparse must not take a part for itself."""
+    if words[:1] != ["capture"] or "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
 
 def run(args: argparse.Namespace) -> int:
+    """The one or the other; returns the exit code."""
+    return _in_process(args) if args.engine == "transformers" else _server(args)
+
+
+def _server(args: argparse.Namespace) -> int:
+    """Print or run the launch command with the recorder in it; the exit code of what was run."""
+    from eagle3diag.capture.launching import recording_command
+    from eagle3diag.dumps import open_dump
+
+    options: dict[str, Any] = {"limit": args.limit, "every": args.every, "max_bytes": int(args.max_gb * 1e9), "ids": args.ids}
+    options |= {"salt": args.salt, "ranks": args.ranks, "final": not args.no_final, "boundaries": _boundaries(args.boundaries) or ()}
+    command = recording_command(args.engine, args.command, args.out, **options)
+    for sentence in (*command.added, "the server's environment needs eagle3diag: pip install --no-deps eagle3diag"):
+        print(f"# {sentence}", file=sys.stderr)
+    if not args.start:
+        print(command)
+        return 0
+    try:
+        code = subprocess.run(command.words, env={**os.environ, **command.environment}, check=False).returncode
+    except KeyboardInterrupt:  # the usual way to stop a server; it has had the same signal
+        code = 0
+    except OSError as error:
+        raise BadArgument(f"cannot be run: {error.strerror or error}", where=command.words[0], hint="check the command") from error
+    print(f"# {open_dump(args.out)!r} in {args.out}", file=sys.stderr)
+    return code
+
+
+def _in_process(args: argparse.Namespace) -> int:
     """Capture over every line of ``--prompts``; returns 0. Raises ``InputError`` before anything heavy is loaded."""
+    missing = [f"--{name}" for name in ("target", "prompts") if getattr(args, name) is None]
+    if missing or args.command:
+        what = f"{' and '.join(missing)} missing" if missing else "a command is given, but not of which engine"
+        raise BadArgument(what, where="capture", hint="see eagle3diag capture --help for its two uses")
     wanted = _boundaries(args.boundaries)
     lines = list(_lines(Path(args.prompts)))[: args.limit]
     if not lines:

@@ -6,6 +6,7 @@
     │   ├── UnsafeFile            would have to run code to be read (a pickle)
     │   ├── MissingPart           a shard, a tensor or a config field that is needed is not there
     │   ├── MismatchedInputs      two inputs do not belong together (draft and target, train and live)
+    │   ├── UnusableServer        a running server cannot be reached, refuses, or does not speak what is expected
     │   └── BadArgument           a value passed by the caller is outside the allowed ones
     ├── MissingDependency         an optional package is needed for this call
     ├── CaptureError              a hook could not be placed, or never fired
@@ -52,6 +53,10 @@ class MissingPart(InputError):
 
 class MismatchedInputs(InputError):
     """Two inputs do not belong together."""
+
+
+class UnusableServer(InputError):
+    """A running server cannot be reached, refuses, or does not speak what is expected. The message never holds a key."""
 
 
 class BadArgument(InputError):

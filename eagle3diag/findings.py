@@ -92,15 +92,23 @@ class Result(ABC):
         assert isinstance(body, dict)
         return {"kind": type(self).__name__, "ok": self.ok, "findings": plain(self.findings), **body}
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write :meth:`to_dict` as JSON, atomically; returns the path."""
-        return write_atomically(path, json.dumps(self.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n")
+    def to_json(self, *, include_text: bool = False) -> str:
+        """:meth:`to_dict` as JSON for others to read: without keys, and without what names persons and machines or was said in prompts,
+        unless ``include_text``. What is not there is counted under ``"removed"``."""
+        from eagle3diag.report.redaction import cleaned, removed
 
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained, offline HTML file, atomically; returns the path."""
+        shown = cleaned(self, private=include_text)
+        return json.dumps(shown.to_dict() | {"removed": removed(shown)}, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+    def save(self, path: str | os.PathLike[str], *, include_text: bool = False) -> Path:
+        """Write :meth:`to_json`, atomically; returns the path. :func:`eagle3diag.load` opens it again."""
+        return write_atomically(path, self.to_json(include_text=include_text))
+
+    def to_html(self, path: str | os.PathLike[str], *, include_text: bool = False) -> Path:
+        """Write one self-contained, offline HTML file, atomically; returns the path. It tells no more than :meth:`to_json`."""
         from eagle3diag.report import html
 
-        return write_atomically(path, html.page(self))
+        return write_atomically(path, html.page(self, include_text=include_text))
 
     def raise_for_findings(self, at_least: Severity = Severity.WARNING) -> None:
         """Raise :class:`~eagle3diag.errors.FindingsFound` when a finding of this severity or above exists."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, padded, shape_checks
 from eagle3diag.audit.facts import Facts, gather
-from eagle3diag.audit.loads import TensorLoad, predict
+from eagle3diag.audit.loads import TensorLoad, Unserved, simulate
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.engines import known_version, rules_of, split_engine
+from eagle3diag.engines.layers import Capture
 from eagle3diag.errors import MismatchedInputs
 from eagle3diag.findings import Finding, Result
 
@@ -19,7 +20,13 @@ from eagle3diag.findings import Finding, Result
 class Audit(Result):
     """What the running draft would consist of, and what does not fit.
 
-    ``needs_target_width``: fc's width in units of the target's hidden size: the number of aux states it was trained on.
+    Attributes
+    ----------
+    draft_class: the engine's class that is built. refused: why the engine would not start with this config, one sentence each.
+    unserved: fields of the config that this version does not honour.
+    needs_target_width: fc's width in units of the target's hidden size: the number of aux states it was trained on.
+    aux_boundaries: what the config says it was trained on. captures: what the engine will feed it, the runner that runs by default first.
+    default_boundaries: what the engine takes where nothing is configured; None without a target.
     """
 
     draft: str
@@ -39,6 +46,10 @@ class Audit(Result):
     tie_word_embeddings: bool
     norm_before_residual: bool
     assumed: tuple[str, ...]
+    draft_class: str = ""
+    refused: tuple[str, ...] = ()
+    unserved: tuple[Unserved, ...] = ()
+    captures: tuple[Capture, ...] = ()
     facts: Facts | None = None
 
     @property
@@ -82,12 +93,16 @@ def audit(
     shapes = {canonical: tensors.info(stored).shape for canonical, stored in opened.canonical().items()}
     fc = shapes.get("fc.weight", (0, 0))
     rules = rules_of(name)
+    simulation = simulate(opened, version, rules)
     return Audit(
         draft=opened.name,
-        engine=name,
+        engine=rules.name,
         engine_version=str(version),
         engine_known=known,
-        loads=predict(opened, version, name),
+        draft_class=simulation.draft_class,
+        refused=simulation.refused,
+        unserved=simulation.unserved,
+        loads=simulation.loads,
         shapes=shape_checks(opened, shapes),
         vocabulary=map_check(opened),
         vocab_size=config.vocab_size,
@@ -96,7 +111,8 @@ def audit(
         target_hidden_size=config.target_hidden_size,
         needs_target_width=fc[-1] / config.target_hidden_size if config.target_hidden_size else float("nan"),
         aux_boundaries=config.aux_boundaries,
-        default_boundaries=None if base is None else rules.default_boundaries(base.n_layers),
+        captures=rules.captured(config.raw, version, base),
+        default_boundaries=None if base is None else rules.default(base.n_layers),
         tie_word_embeddings=config.tie_word_embeddings,
         norm_before_residual=config.norm_before_residual,
         assumed=config.assumed,

@@ -24,7 +24,7 @@ def identify(model: nn.Module, decoder: Decoder) -> TargetIdentity:
     name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
     dtype = next((str(p.dtype).removeprefix("torch.") for p in decoder.blocks.parameters() if p.is_floating_point()), "unknown")
     return TargetIdentity(
-        name=name, config_hash=_config_hash(name, config), dtype=dtype, n_layers=decoder.n_layers, hidden_size=decoder.hidden_size
+        name=name, config_hash=config_hash(name, config), dtype=dtype, n_layers=decoder.n_layers, hidden_size=decoder.hidden_size
     )
 
 
@@ -39,7 +39,8 @@ def special_ids(model: nn.Module) -> tuple[frozenset[int], frozenset[int]]:
     return frozenset(found["pad_token_id"]), frozenset(found["eos_token_id"])
 
 
-def _config_hash(name: str, config: object) -> str:
+def config_hash(name: str, config: object) -> str:
+    """16 hex digits of the SHA-256 of the canonical ``config.json`` in the folder ``name``, or of ``config`` where there is none."""
     file = Path(name) / "config.json"
     values: Any = None
     try:

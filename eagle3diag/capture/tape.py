@@ -157,8 +157,15 @@ class Tape:
                 hint="call the outermost model with input_ids, and capture that model",
             )
         cache = self._given.get("cache")
-        self._given["past"] = 0 if cache is None else int(cache.get_seq_length())  # before this forward adds to it
+        self._given["past"] = 0 if cache is None else self._length(cache)  # before this forward adds to it
         self._states = {}
+
+    def _length(self, cache: Any) -> int:
+        """Tokens that the cache holds; caches of linear attention alone do not count them, so there what was fed is counted."""
+        try:
+            return int(cache.get_seq_length())
+        except ValueError:
+            return next((b.end for b in self._open if b.has(cache)), 0)
 
     def _input_hook(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._keep(0, args[0] if args else kwargs.get("hidden_states"))

@@ -65,7 +65,7 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     if case.launch is not None:
         yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {case.steps} steps, {case.slots} slots"
     if case.log is not None:
-        yield f"log: {len(case.log.lines)} windows with an accept length, accept rate of the {case.log.rate_kind} kind"
+        yield f"log: {case.log.n_windows} windows with an accept length, accept rate of the {case.log.rate_kind} kind"
     if case.observed is not None and case.observed.length is not None:
         yield f"observed: accept length {case.observed.length:.2f}" + (
             f" over {case.observed.rounds} rounds" if case.observed.rounds else ""

@@ -134,6 +134,11 @@ class DumpWriter:
             self._write_manifest(complete=complete)
             self._closed = True
 
+    def abandon(self) -> None:
+        """Forget the records that wait, and close: what a full disk no longer takes must not be tried again. ``complete`` stays false."""
+        self._waiting, self._tensors, self._bytes, self._closed = [], {}, 0, True
+        self._write_manifest(complete=False)
+
     def _write_manifest(self, *, complete: bool) -> None:
         manifest = {
             "format": FORMAT,
@@ -178,7 +183,8 @@ def read_native(folder: Path) -> HiddenStates:
     entries = [_Manifest(e, f"{where} (record {i})") for i, e in enumerate(manifest.of("records", list))]
     if not entries:
         stopped = "" if complete else "; its writer was stopped before the first was finished"
-        raise MissingPart(f"the dump holds no records{stopped}", where=folder, hint="capture again, with at least one sequence")
+        notes = "".join(f"; {note}" for note in manifest.of("assumed", list))  # a recorder that saw nothing says there why
+        raise MissingPart(f"the dump holds no records{stopped}{notes}", where=folder, hint="capture again, with at least one sequence")
     side = manifest.of("side", str)
     if side not in SIDES:
         raise manifest.garbled("side", side)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
-from eagle3diag.engines import sglang
+from eagle3diag.engines import sglang, trtllm, vllm
+from eagle3diag.engines.engine import Engine
 from eagle3diag.engines.rules import Since, Version, at, split_engine
 from eagle3diag.errors import BadArgument
 
-__all__ = ["Since", "Version", "at", "known_version", "rules_of", "split_engine"]
+__all__ = ["ENGINES", "Engine", "Since", "Version", "at", "known_version", "rules_of", "split_engine"]
 
-_ENGINES: dict[str, ModuleType] = {"sglang": sglang}
+ENGINES: dict[str, Engine] = {e.name: e for e in (sglang.ENGINE, vllm.ENGINE, trtllm.ENGINE)}
+_SPELLINGS = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "vllm-cpu": "vllm"}
 
 
-def rules_of(engine: str) -> ModuleType:
-    """The facts module of an engine. Raises :class:`~eagle3diag.errors.BadArgument` for one we have no facts of."""
-    if engine not in _ENGINES:
-        raise BadArgument(f"no facts about engine {engine!r}", hint=f"known: {', '.join(_ENGINES)}")
-    return _ENGINES[engine]
+def rules_of(engine: str) -> Engine:
+    """The facts of an engine. Raises :class:`~eagle3diag.errors.BadArgument` for one we have no facts of."""
+    name = _SPELLINGS.get(engine, engine)
+    if name not in ENGINES:
+        raise BadArgument(f"no facts about engine {engine!r:.80}", hint=f"known: {', '.join(ENGINES)}")
+    return ENGINES[name]
 
 
 def known_version(engine: str, version: str | None) -> tuple[Version, bool]:
-    """The version whose rules apply, and whether that very version was read: outside the range the nearest rules are used."""
+    """The version whose rules apply, the newest known when none is named, and whether that very version lies in the range that was read:
+    outside it the nearest rules are used. Rules that no release can be named for are never known."""
     rules = rules_of(engine)
-    wanted = Version.parse(version or rules.DEFAULT)
-    return wanted, rules.FIRST <= wanted <= rules.LAST
+    wanted = Version.parse(version) if version else rules.last
+    return wanted, bool(rules.last.numbers) and rules.first <= wanted <= rules.last

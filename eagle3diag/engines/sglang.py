@@ -1,92 +1,77 @@
-"""SGLang's dense EAGLE-3 draft class, ``srt/models/llama_eagle3.py``: what it does with each name of a checkpoint, by version.
-
-Every rule was read in the wheels 0.4.4 to 0.5.23; those of 0.5.23 were run (parameters filled with NaN, loaded, looked at).
-"""
+"""SGLang 0.4.5 to 0.5.23: its draft classes, its targets, how it counts acceptance, and its known faults, by version."""
 
 from __future__ import annotations
 
-import re
+from eagle3diag.engines.engine import Engine, plain_architecture
+from eagle3diag.engines.layers import llama_default as default_boundaries
+from eagle3diag.engines.rules import Bug, Span, Version, since
+from eagle3diag.engines.sglang_drafts import DENSE, MLA
+from eagle3diag.engines.sglang_targets import captured
 
-from eagle3diag.engines.rules import Since, Version, at
-
-NAME = "sglang"
-FIRST, LAST = Version((0, 4, 5)), Version((0, 5, 23))
-DEFAULT = "0.5.23"
-
-_V = Version.parse
-
-#: What becomes of a decoder-layer name that starts otherwise than with ``midlayer.``.
-LAYER_NAMES = (
-    Since(_V("0.4.5"), "midlayer, others raise KeyError", "llama_eagle3.py 0.4.5-0.4.8: unknown stacked names raise"),
-    Since(_V("0.4.9"), "midlayer", "llama_eagle3.py 0.4.9-0.5.11: own loader, unknown names are skipped in silence"),
-    Since(_V("0.5.12"), "midlayer or layers.N", "PR #24663, first in 0.5.12: midlayer is renamed to layers.0"),
-)
+__all__ = ["ACCEPT_RATE", "BUGS", "ENGINE", "POSITION_OFFSET", "default_boundaries"]
 
 #: What the log's ``accept rate`` means.
 ACCEPT_RATE = (
-    Since(_V("0.4.5"), "none", "scheduler log up to 0.5.2 prints accept len only"),
-    Since(_V("0.5.4"), "biased by steps", "0.5.4, 0.5.5: accepted + bonus over calls * (steps + 1)"),
-    Since(_V("0.5.5.post3"), "biased", "0.5.5.post3-0.5.10: accepted + bonus over calls * slots, so 1/slots when nothing is accepted"),
-    Since(_V("0.5.11"), "strict", "PR #23530, since 0.5.11: accepted drafts over proposed drafts"),
+    since("0.4.5", "none", "scheduler log up to 0.5.2 prints accept len only"),
+    since("0.5.4", "biased by steps", "0.5.4, 0.5.5: accepted + bonus over calls * (steps + 1)"),
+    since("0.5.5.post3", "biased", "0.5.5.post3-0.5.10: accepted + bonus over calls * slots, so 1/slots when nothing is accepted"),
+    since("0.5.11", "strict", "PR #23530, since 0.5.11: accepted drafts over proposed drafts"),
 )
 
 #: Added to the RoPE position of draft steps after the first.
 POSITION_OFFSET = (
-    Since(_V("0.4.5"), "1", "eagle_worker.py up to 0.5.11: positions.add_(1) before each draft forward"),
-    Since(_V("0.5.12"), "0", "PR #25015, first in 0.5.12"),
+    since("0.4.5", "1", "eagle_worker.py up to 0.5.11: positions.add_(1) before each draft forward"),
+    since("0.5.12", "0", "PR #25015, first in 0.5.12"),
 )
 
-#: Whether ids in ``eagle_config`` are read at all.
-LAYER_IDS = (
-    Since(_V("0.4.5"), "default only", "0.4.5-0.4.8: configured ids are never read"),
-    Since(_V("0.4.9"), "eagle_config", "model_runner.py / spec_aux_hidden_state.py: eagle_config.eagle_aux_hidden_state_layer_ids, +1"),
+BUGS = (
+    Bug(
+        "FM-28",
+        Span.of("0.4.9", "0.5.11"),
+        "configured ids differ from the default, graphs on",
+        "CUDA graphs of this version capture the default layers, whatever the config names",
+        "The graphs are captured before the configured ids are set: prefill is fed the configured layers, every verification that a graph "
+        "replays the default ones.",
+        "Upgrade to SGLang 0.5.11 or newer; --disable-cuda-graph shows whether it is this.",
+        "PR #22836: CudaGraphRunner.__init__ called set_eagle3_layers_to_capture() without ids",
+    ),
+    Bug(
+        "FM-49",
+        Span.of("0.4.5", "0.5.12"),
+        "several steps",
+        "draft steps after the first run one RoPE position too far in this version",
+        "positions.add_(1) runs before each draft forward, so step s sees L+1+s where training saw L+s: a small loss from the second "
+        "draft on, for every draft.",
+        "Upgrade to SGLang 0.5.12 or newer. eagle3diag.replay copies it when told the engine.",
+        "PR #25015, eagle_worker.py up to 0.5.11",
+    ),
+    Bug(
+        "FM-37",
+        Span.of("0.5.5", "0.5.14"),
+        "DeepSeek or Kimi target, tensor parallel",
+        "with tensor parallelism the captured states are partial sums in this version",
+        "DeepSeek's code read hidden + residual before the deferred all-reduce: each rank hands over its own share.",
+        "Upgrade to SGLang 0.5.14 or newer, or turn the fused all-reduce off.",
+        "PR #28343, first in 0.5.14",
+    ),
+    Bug(
+        "FM-50",
+        Span.of("0.4.5"),
+        "tree",
+        "in a tree, a branch attends the keys of its own column, not of its ancestors",
+        "Draft KV is not reordered by parent when the frontier changes: hidden states follow the true parent, keys and values do not.",
+        "Compare with a chain (--speculative-eagle-topk 1) before blaming the draft.",
+        "issue #7523; PR #8409 was closed unmerged",
+    ),
 )
 
-_STACKED = (".q_proj", ".k_proj", ".v_proj", ".gate_proj", ".up_proj")
-
-
-def default_boundaries(n_layers: int) -> tuple[int, int, int]:
-    """What llama-like targets capture when the draft names no layers: boundaries (2, n//2, n-3).
-
-    >>> default_boundaries(30)
-    (2, 15, 27)
-    """
-    return 2, n_layers // 2, n_layers - 3
-
-
-def destination(name: str, version: Version) -> str | None:
-    """The canonical parameter that checkpoint name ``name`` is loaded into; ``"d2t"`` and ``"t2d"`` for the maps; None: dropped.
-
-    Source: ``LlamaForCausalLMEagle3.load_weights``. Names are tried as they are, then with ``model.`` in front.
-    """
-    if "d2t" in name:
-        return "d2t"
-    if "t2d" in name:
-        return "t2d"
-    rule = at(LAYER_NAMES, version).value
-    if rule == "midlayer or layers.N":
-        name = name.replace("midlayer", "layers.0")
-        for i, old in enumerate(("aux_norm_low", "aux_norm_mid", "aux_norm_high")):
-            name = name.replace(old, f"fc_norm.{i}")
-        layer = r"(?:model\.)?layers\.(\d+)\."
-    else:
-        layer = r"(?:model\.)?midlayer()\."
-    stem = name.removeprefix("model.")
-    if match := re.match(layer, name):
-        rest = name[match.end() :]
-        known = rest.endswith(("_proj.weight", "norm.weight")) and "q_norm" not in rest and "k_norm" not in rest
-        return f"layers.{match[1] or 0}.{rest}" if known else None
-    return stem if stem in ("fc.weight", "norm.weight", "lm_head.weight", "embed_tokens.weight") else _newer(stem, version)
-
-
-def _newer(stem: str, version: Version) -> str | None:
-    if stem.startswith("fc_norm.") and version >= _V("0.5.12"):
-        return stem
-    if stem == "input_norm.weight" and version >= _V("0.5.17"):
-        return stem
-    return None
-
-
-def raises_on_unknown(name: str, version: Version) -> bool:
-    """True where an unknown decoder-layer name ends the start-up with a KeyError instead of being dropped (0.4.5 to 0.4.8)."""
-    return at(LAYER_NAMES, version).value.endswith("KeyError") and any(part in name for part in _STACKED)
+ENGINE = Engine(
+    name="sglang",
+    first=Version.parse("0.4.5"),
+    last=Version.parse("0.5.23"),
+    classes=(DENSE, MLA),
+    architecture=plain_architecture,
+    captured=captured,
+    default=default_boundaries,
+    bugs=BUGS,
+)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Finding, Result, Severity
 
 if TYPE_CHECKING:
     from eagle3diag.audit import Audit
@@ -16,8 +19,13 @@ def judge(result: Result) -> tuple[Finding, ...]:
     """Findings of one measurement, most severe first. A replay alone is a number, not a fault: it is judged within a diagnosis."""
     from eagle3diag.audit import Audit
     from eagle3diag.compare import Comparison
+    from eagle3diag.serving.probe import Probe
     from eagle3diag.weights import WeightReport
 
+    if isinstance(result, Probe):
+        from eagle3diag.faults.probed import judge_probe
+
+        return judge_probe(result)
     if isinstance(result, WeightReport):
         from eagle3diag.faults.trained import judge_weights
 
@@ -32,38 +40,74 @@ def judge(result: Result) -> tuple[Finding, ...]:
 
 
 def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
-    from eagle3diag.faults import agreement, checkpoint, config, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, checkpoint, config, engine, general, shapes, vocabulary
 
     if (other := general.other_kind(audit)) is not None:  # the rest is about EAGLE-3
         return (other,)
     parts = (checkpoint, shapes, vocabulary, config, agreement)
     judges = [j for part in parts for j in part.JUDGES]
-    return ordered([j(audit) for j in (*judges, *general.JUDGES, *general.WITHOUT_WEIGHTS)])
+    judges += [*engine.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
+    return ordered([*(j(audit) for j in judges), *engine.known_bugs(audit)])
 
 
-def ordered(findings: list[Finding | None]) -> tuple[Finding, ...]:
+def ordered(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
     """Those that were made, most severe first."""
     return tuple(sorted((f for f in findings if f is not None), key=lambda f: -f.severity))
 
 
 def catalogue() -> tuple[Fault, ...]:
-    """Every fault, in the order its evidence is cheapest to look at."""
-    from eagle3diag.faults import checkpoint, config, launch, shapes, states, vocabulary
+    """Every fault once, in the order its evidence is cheapest to look at."""
+    from eagle3diag.faults.base import no_changes
 
-    return (*launch.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+    entries = _entries()
+    chosen: dict[str, Fault] = {}
+    for fault in sorted(entries, key=lambda f: f.changes is no_changes):  # of several that see one fault, the one that can replay it
+        chosen.setdefault(fault.id, fault)
+    return tuple(chosen[fault] for fault in dict.fromkeys(f.id for f in entries))
+
+
+def _entries() -> tuple[Fault, ...]:
+    """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
+    from eagle3diag.faults import checkpoint, config, launch, log, shapes, states, vocabulary
+
+    return (*launch.FAULTS, *log.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+
+
+def in_words() -> dict[str, dict[str, Any]]:
+    """The whole catalogue in words, by id, in order: ``title``, ``group``, ``mechanism``, ``symptom``, ``measure``, ``fix``, ``not_it``,
+    ``seen``. It is wider than :func:`catalogue`: not every fault can be judged by code."""
+    words: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "catalogue.toml").read_text(encoding="utf-8"))
+    return words
 
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, shapes, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
         return (other,)
-    found = [fault.detect(case) for fault in catalogue()]
+    found: list[Finding | None] = list(served(case))
+    found += [fault.detect(case) for fault in _entries()]
+    found += engine.detect(case)
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
         found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
     if case.weights is not None:
         found += judge_weights(case.weights)
+    if not any(f is not None and f.severity > Severity.NOTE for f in found):
+        from eagle3diag.faults.serving import symptoms
+
+        found += symptoms(case)
     return ordered(found)
+
+
+def served(case: Case) -> Iterator[Finding]:
+    """What the server's own numbers say: the counts by themselves, and the log."""
+    from eagle3diag.faults.log import judge_log
+    from eagle3diag.faults.serving import judge_acceptance
+
+    if case.observed is not None:
+        yield from judge_acceptance(case.observed)
+    if case.log is not None:
+        yield from judge_log(case.log)

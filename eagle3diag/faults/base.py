@@ -10,8 +10,12 @@ from eagle3diag.case import Case
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change
 
+IN_FILES = (("draft",),)
+"""Evidence that shows a fault of the checkpoint: the checkpoint alone."""
 
-def _no_changes(case: Case) -> Iterator[Change]:
+
+def no_changes(case: Case) -> Iterator[Change]:
+    """Of a fault that no replay shows."""
     yield from ()
 
 
@@ -32,13 +36,9 @@ class Fault:
     id: str
     title: str
     detect: Callable[[Case], Finding | None]
-    changes: Callable[[Case], Iterator[Change]] = _no_changes
+    changes: Callable[[Case], Iterator[Change]] = no_changes
     shown_by: tuple[tuple[str, ...], ...] = ()
     typical: tuple[float, float] | None = None
-
-
-IN_FILES = (("draft",),)
-"""``shown_by`` of what the checkpoint alone shows."""
 
 
 def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:
@@ -51,7 +51,7 @@ def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Findi
 
 
 def in_files(
-    id: str, title: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = _no_changes
+    id: str, title: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = no_changes
 ) -> Fault:
     """A fault that the checkpoint shows or rules out: its changes are worth a replay only where it is seen."""
 
@@ -59,4 +59,4 @@ def in_files(
         if case.audit is not None and judge(case.audit) is not None:
             yield from changes(case)
 
-    return Fault(id, title, on_audit(judge), if_seen, IN_FILES)
+    return Fault(id, title, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES)

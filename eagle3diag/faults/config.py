@@ -182,7 +182,7 @@ def rotated_target(audit: Audit) -> Finding | None:
 
 
 def aux_ids(audit: Audit) -> Finding | None:
-    """C2: aux boundaries that do not exist, come twice, or are not in the order in which every engine delivers them."""
+    """C2: aux boundaries that do not exist, come twice, or are the embedding. Another order than ascending is FM-33's."""
     ids, facts = audit.aux_boundaries, audit.facts
     if not ids or facts is None:
         return None
@@ -192,8 +192,6 @@ def aux_ids(audit: Audit) -> Finding | None:
         evidence.append(Evidence("boundaries outside of the target", str(outside), f"0 to {n if n is not None else 'n_layers'}", "config"))
     if len(set(ids)) < len(ids):
         evidence.append(Evidence("boundaries", str(list(ids)), "distinct: engines capture each once", "config"))
-    if list(ids) != sorted(ids):
-        evidence.append(Evidence("boundaries", str(list(ids)), f"{sorted(ids)}: engines deliver them ascending", "config"))
     if 0 in ids:
         evidence.append(Evidence("boundaries", str(list(ids)), "above 0, which is the embedding's output", "config"))
     if not evidence:
@@ -204,31 +202,10 @@ def aux_ids(audit: Audit) -> Finding | None:
         Severity.ERROR if fatal else Severity.WARNING,
         "the aux layer ids are not what an engine can deliver as listed",
         "An engine collects states while it runs through the layers: each once, in ascending order, and only those that exist. "
-        + (
-            "Fewer states then reach fc than it takes."
-            if fatal
-            else "The states may reach fc in another order than it was trained with, or not at all."
-        ),
+        + ("Fewer states then reach fc than it takes." if fatal else "Not every engine version captures the embedding's output."),
         tuple(evidence),
         "List the ids as they were in training; if that was not ascending, permute the column blocks of fc to the ascending order.",
         "compare(train, live) must find every block in its place.",
-    )
-
-
-def unreachable_boundary(audit: Audit) -> Finding | None:
-    """C2: the state after the last block, which most of SGLang's model classes never capture (FM-30)."""
-    target, ids = (audit.facts.target if audit.facts else None), audit.aux_boundaries
-    if target is None or not ids or target.n_layers not in ids or audit.engine != "sglang":
-        return None
-    return Finding(
-        "C2",
-        Severity.WARNING,
-        f"the draft reads boundary {target.n_layers}, the output of the last block, which few model classes capture",
-        "States are collected before each block, so that the last one never comes: one state too few reaches fc, and the first forward "
-        "ends with a shape error. Classes that capture it (gpt_oss, gemma3, gemma4, minimax_m3 and a few more in SGLang 0.5.23) are the exception.",
-        (Evidence("boundaries", str(list(ids)), f"below {target.n_layers}", "config"),),
-        "Use an engine whose class for this target captures the last output (vLLM since 0.18), or train on an earlier boundary.",
-        "capture in the server: as many states as the config lists.",
     )
 
 
@@ -250,29 +227,6 @@ def old_offset(audit: Audit) -> Finding | None:
     )
 
 
-def refused_fields(audit: Audit) -> Finding | None:
-    """C4: values that end the start-up. Source: SGLang ``llama_eagle3.py`` 0.5.23 (hidden_act, draft_vocab_size)."""
-    facts = audit.facts
-    if facts is None or audit.engine != "sglang" or facts.config.style == "speculators":
-        return None
-    evidence = []
-    if facts.config.hidden_act != "silu":
-        evidence.append(Evidence("hidden_act", facts.config.hidden_act, "silu, the only one that the draft class knows", "config"))
-    if "draft_vocab_size" not in facts.config.raw:
-        evidence.append(Evidence("draft_vocab_size", "absent", f"{audit.draft_vocab_size}, or null to borrow the head", "config"))
-    if not evidence:
-        return None
-    return Finding(
-        "C4",
-        Severity.ERROR,
-        f"SGLang ends its start-up over {' and '.join(e.name for e in evidence)}",
-        "The draft class reads the field without a default, or knows one value only.",
-        tuple(evidence),
-        "Set " + ", ".join(f"{e.name} to {e.expected}" for e in evidence) + ".",
-        "The server starts; `eagle3diag audit` must stay silent about it.",
-    )
-
-
 def _norm_before_fc_lost(case: Case) -> Iterator[Change]:
     if case.net is not None and case.net.norm_before_fc:  # not for an fc_norm
         yield Change("FM-20", "the norm before fc not applied", net=lambda net: replace(net, norm_before_fc=False))
@@ -283,5 +237,5 @@ FAULTS = (
     in_files("FM-23", "quantisation inherited from the target", inherited_quantisation),
     in_files("FM-26", "biases not built, or not there", lost_bias),
 )
-GENERAL = (promised_norm, codes_without_scale, rotated_target, aux_ids, unreachable_boundary, old_offset, refused_fields)
+GENERAL = (promised_norm, codes_without_scale, rotated_target, aux_ids, old_offset)
 JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, *GENERAL)

@@ -39,20 +39,6 @@ _SERVED = {
 }
 
 
-def unknown_engine(audit: Audit) -> Finding | None:
-    """An engine version that was never read is a finding, not a guess."""
-    if audit.engine_known:
-        return None
-    return Finding(
-        "C0",
-        Severity.NOTE,
-        f"{audit.engine} {audit.engine_version} is outside the versions whose rules are known",
-        "The rules of the nearest known version were used.",
-        (Evidence("engine version", audit.engine_version, "0.4.5 to 0.5.23", "caller"),),
-        "Check the loader of your version for names it drops, or upgrade eagle3diag.",
-    )
-
-
 def lost_tensors(audit: Audit) -> Finding | None:
     """K1, the harmless half: tensors dropped although every parameter has its value. Norms are FM-20's, biases FM-26's."""
     if audit.missing_layer:
@@ -134,21 +120,6 @@ def missing_others(audit: Audit) -> Finding | None:
     )
 
 
-def unserved_residual(audit: Audit) -> Finding | None:
-    """FM-47, the part that a config tells: a residual that SGLang cannot serve."""
-    if audit.engine != "sglang" or not audit.norm_before_residual:
-        return None
-    return Finding(
-        "FM-47",
-        Severity.WARNING,
-        "trained with norm_before_residual, which SGLang does not know",
-        "SGLang always keeps the state before hidden_norm as the residual; the flag appears nowhere in its code up to 0.5.23.",
-        (Evidence("norm_before_residual", "true", "false for SGLang", "config"),),
-        "Serve this draft with vLLM, or train with norm_before_residual false.",
-        "Replay both ways: eagle3diag.replay reads the flag.",
-    )
-
-
-JUDGES = (unknown_engine, lost_tensors, missing_others, layer_count, unserved_residual)
+JUDGES = (lost_tensors, missing_others, layer_count)
 WITHOUT_WEIGHTS = (broken_small,)
 """Judges of the audit alone: in a diagnosis the weight report says the same of every tensor."""

@@ -1,7 +1,8 @@
-"""Faults of launch and measurement: FM-01 (EAGLE named where EAGLE-3 is needed) and FM-73 (a biased rate read as acceptance)."""
+"""FM-01: EAGLE named where EAGLE-3 is needed. FM-73: a biased rate read as acceptance. And what a command line says besides."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,28 +11,26 @@ from torch import Tensor
 
 from eagle3diag.case import Case
 from eagle3diag.dumps import Record
+from eagle3diag.engines.combos_vllm import method
+from eagle3diag.faults import commands
 from eagle3diag.faults.base import Fault
+from eagle3diag.faults.serving import NOTHING_ACCEPTED
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
+from eagle3diag.serving import Launch
 
 EAGLE1_NAMES = ("EAGLE", "NEXTN")  # SGLang: NEXTN is an alias of EAGLE
-NOTHING_ACCEPTED = 1.02
-"""Accept length at or below which nothing is accepted (test M1): 1.00 plus what windows of a log round to."""
-
 DUMP_DISAGREES = 0.25
 """A live width this many hidden sizes away from what fc takes is another width, not rounding: widths are whole multiples of H."""
 
 
 def _eagle_flag(case: Case) -> Finding | None:
     """Named by the launch command, or seen in the live dump: one H-wide state where fc takes several, and fc never ran."""
-    evidence: list[Evidence] = []
+    named = _named_eagle(case)
+    evidence: list[Evidence] = [] if named is None else [named]
     wide = case.audit.needs_target_width if case.audit else (case.comparison.train.width_in_h if case.comparison else 0.0)
-    if not wide > 1.5:  # an EAGLE-1/2 draft, or nothing known: EAGLE is then the right flag
-        return None
-    flag = case.launch.algorithm if case.launch else None
-    named = flag is not None and flag.upper() in EAGLE1_NAMES and case.launch is not None and case.launch.engine == "sglang"
-    if named:
-        evidence.append(Evidence("--speculative-algorithm", str(flag), "EAGLE3", "launch command"))
+    if not wide > 1.5:  # an EAGLE-1/2 draft, where EAGLE is the right flag, or nothing known but a name
+        return None if wide or named is None else _named_only(case, named)
     evidence.append(Evidence("fc takes, in hidden sizes of the target", wide, None, "checkpoint" if case.audit else "training dump"))
     fed = _live_width(case)
     narrow = fed is not None and abs(fed - 1) < DUMP_DISAGREES
@@ -45,7 +44,7 @@ def _eagle_flag(case: Case) -> Finding | None:
         best = max(case.comparison.single, key=lambda b: b.standardised.median)
         what = "final normed state" if best.boundary == -1 else f"boundary {best.boundary}"
         evidence.append(Evidence(f"cosine of what is fed with the target's {what}", best.standardised.median, None, "compare"))
-    if not named and not narrow:
+    if named is None and not narrow:
         return None
     return Finding(
         "FM-01",
@@ -56,6 +55,38 @@ def _eagle_flag(case: Case) -> Finding | None:
         tuple(evidence),
         'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Measure the accept length again; a second fault may have been hiding behind this one.",
+    )
+
+
+def _named_eagle(case: Case) -> Evidence | None:
+    """The option that names EAGLE-1, as the engine takes it."""
+    launch = case.launch
+    if launch is None or (case.log is not None and case.log.launch is not None and _arms(case.log.launch)):
+        return None  # the arguments that the log shows resolved are what ran
+    if launch.engine == "vllm" and method(launch) == "eagle":
+        return Evidence("method", launch.algorithm or "eagle, by the draft's name", "eagle3", "launch command")
+    if launch.engine == "sglang" and (launch.algorithm or "").upper() in EAGLE1_NAMES:
+        return Evidence("--speculative-algorithm", str(launch.algorithm), "EAGLE3", "launch command")
+    return None
+
+
+def _arms(launch: Launch) -> bool:
+    return (launch.algorithm or "").upper() == "EAGLE3"
+
+
+def _named_only(case: Case, named: Evidence) -> Finding | None:
+    """Without the checkpoint only the draft's name speaks."""
+    path = case.launch.draft_path if case.launch else None
+    if path is None or not re.search(r"eagle[-_]?3", path, re.IGNORECASE):
+        return None
+    return Finding(
+        "FM-01",
+        Severity.WARNING,
+        "the draft is called EAGLE-3, and the server is started with EAGLE",
+        "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is passed by.",
+        (named, Evidence("draft", path, None, "launch command")),
+        'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
+        "Give the draft too: the width of its fc decides.",
     )
 
 
@@ -114,4 +145,5 @@ FAULTS = (
         "FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes, (("draft", "launch"), ("train", "live")), (1.0, 1.05)
     ),
     Fault("FM-73", "biased rate read as acceptance", _biased_rate, shown_by=(("acceptance",), ("log",))),
+    *commands.FAULTS,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -80,7 +81,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """A few values side by side; ``mark`` is a value that all are held against, drawn as a line."""
+    """A few values side by side; ``mark`` is a value that all are held against, drawn as a line. ``terminal`` as in :class:`Table`."""
 
     id: str
     title: str
@@ -89,6 +90,7 @@ class Bars:
     bars: tuple[Bar, ...]
     start: float = 0.0
     mark: Band | None = None
+    terminal: bool = True
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,32 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Row:
+    """One line of a strip: a value, the value it would have were nothing lost (None: nothing to lose), and a word about it."""
+
+    label: str
+    value: float
+    whole: float | None = None
+    hue: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The answer in one look, under the verdict: few rows from ``start``, where nothing is gained, to the largest value."""
+
+    title: str
+    caption: str
+    start: float
+    rows: tuple[Row, ...]
+
+    def share(self, value: float) -> float:
+        """Where ``value`` stands between ``start`` and the largest value of all rows, 0 to 1; 0 for what is not a number."""
+        top = max((v for r in self.rows for v in (r.value, r.whole) if v is not None and math.isfinite(v)), default=self.start)
+        return min(1.0, max(0.0, (value - self.start) / (top - self.start))) if top > self.start and math.isfinite(value) else 0.0
+
+
+@dataclass(frozen=True)
 class Page:
     """What a result says. ``remarks`` runs beside ``findings``: one extra line each (may be empty)."""
 
@@ -141,6 +169,7 @@ class Page:
     findings: tuple[Finding, ...]
     sections: tuple[Section, ...]
     remarks: tuple[str, ...] = ()
+    strip: Strip | None = None
 
     @property
     def worst(self) -> Severity | None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
+
+from eagle3diag.report.redaction import clean
 
 # Cc control, Cf format (direction overrides, zero-width, tags), Cs lone surrogates, Zl/Zp line and paragraph separators:
 # none of them draws anything, and each can make a screen or a page show something other than what is there.
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
-# Launch commands and logs carry keys, and reports are passed on: what is plainly a key is not repeated.
-_SECRETS = re.compile(
-    r"(?P<name>--[\w-]*(?:api-key|token|password|secret)[ =]|\b\w*(?:API_KEY|TOKEN|PASSWORD|SECRET)=|\bBearer )(?!\d+\b)\S+"
-    r"|\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}"
-)
-
 
 def visible(text: object, *, keep_newlines: bool = False) -> str:
-    r"""``text`` with every character that acts instead of showing written as an escape.
+    r"""``text`` with every character that acts instead of showing written as an escape, and without keys.
 
     >>> print(visible("a\x1b[31mb" + chr(0x202E)))
     a\x1b[31mb\u202e
     """
-    value = redacted(str(text))
+    value = clean(str(text), private=True)
     if value.isascii() and value.isprintable():
         return value
     out = []
@@ -34,15 +29,6 @@ def visible(text: object, *, keep_newlines: bool = False) -> str:
         else:
             out.append(char)
     return "".join(out)
-
-
-def redacted(text: str) -> str:
-    """``text`` without API keys and tokens; numbers that merely belong to a flag such as ``--max-token 512`` stay.
-
-    >>> redacted("HF_TOKEN=abc vllm serve m --api-key s3cret --port 80")
-    'HF_TOKEN=(hidden) vllm serve m --api-key (hidden) --port 80'
-    """
-    return _SECRETS.sub(lambda m: f"{m['name'] or ''}(hidden)", text)
 
 
 def _escape(char: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 
 from eagle3diag.report.axis import Axis
-from eagle3diag.report.form import Bars, Figure, Heat, Lines
+from eagle3diag.report.form import Bars, Figure, Heat, Lines, Series
 from eagle3diag.report.numbers import every_nth, num, thin
 from eagle3diag.report.palette import FRAME, HUES, cividis, hue, luminance
 from eagle3diag.report.safe import shorten, visible
@@ -19,11 +19,13 @@ _WIDE = 720
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 44
 _EDGE = _WIDE - _RIGHT
 _POINTS = 240  # a polyline of 720 units shows no more
+_TOLD = 48
 
 
-def draw(figure: Figure) -> str:
-    """One ``<svg>`` element with a title and a description for screen readers."""
-    height, body = _lines(figure) if isinstance(figure, Lines) else _bars(figure) if isinstance(figure, Bars) else _heat(figure)
+def draw(figure: Figure, *, hover: bool = False) -> str:
+    """One ``<svg>`` element with a title and a description for screen readers; ``hover`` lets lines tell their values under the pointer,
+    as bars and cells always do."""
+    height, body = _lines(figure, hover) if isinstance(figure, Lines) else _bars(figure) if isinstance(figure, Bars) else _heat(figure)
     return (
         f'<svg class="e3d-svg" viewBox="0 0 {_WIDE} {_n(height)}" role="img" aria-label="{_t(figure.title)}" '
         'xmlns="http://www.w3.org/2000/svg" font-family="system-ui, sans-serif" font-size="12" fill="currentColor">'
@@ -31,7 +33,7 @@ def draw(figure: Figure) -> str:
     )
 
 
-def _lines(figure: Lines) -> tuple[float, list[str]]:
+def _lines(figure: Lines, hover: bool) -> tuple[float, list[str]]:
     legend, legend_height = _legend([(s.name, s.hue, s.dashed) for s in figure.series] if len(figure.series) > 1 else [])
     top, bottom = _TOP + legend_height, _TOP + legend_height + 240
     series = [(s, *thin(s.x, s.y, _POINTS, log=figure.log_x)) for s in figure.series]
@@ -67,7 +69,19 @@ def _lines(figure: Lines) -> tuple[float, list[str]]:
                 out.append(_tag("polyline", points=path, **style, **_stroke(s.hue, s.dashed)))
             if s.points or len(run) == 1:
                 out += [_tag("circle", cx=x, cy=y, r=3.4, **_fill(s.hue)) for x, y in run]
+        if hover:
+            out += _told(figure, s, x_axis, y_axis)
     return bottom + _BOTTOM, out
+
+
+def _told(figure: Lines, s: Series, x_axis: Axis, y_axis: Axis) -> list[str]:
+    """Places on a line that are not drawn and tell their value: few enough for a finger, and the extremes among them."""
+    out = []
+    for x, y in zip(*thin(s.x, s.y, _TOLD, log=figure.log_x), strict=True):
+        if _drawable(x, figure.log_x) and _drawable(y, figure.log_y):
+            title = f"<title>{_t(s.name)}; {_t(figure.x_title)} {num(int(x) if x == int(x) else x)}: {num(y, 4)}</title>"
+            out.append(_tag("circle", title, cx=x_axis.at(x), cy=y_axis.at(y), r=6, **{"fill-opacity": "0"}))
+    return out
 
 
 def _bars(figure: Bars) -> tuple[float, list[str]]:
@@ -85,7 +99,9 @@ def _bars(figure: Bars) -> tuple[float, list[str]]:
     for i, bar in enumerate(bars):
         y, end = _TOP + row * i + 6, x_axis.at(bar.value)
         out.append(_text(left - 8, y + 13, shorten(visible(bar.label), 38), anchor="end"))
-        out.append(_tag("rect", x=left, y=y, width=max(1.5, end - left), height=18, rx=2, **_fill(bar.hue)))
+        interval = f" [{bar.low:.3f}, {bar.high:.3f}]" if bar.low is not None and bar.high is not None else ""
+        hover = f"<title>{_t(bar.label)}: {bar.value:.3f}{interval}</title>"
+        out.append(_tag("rect", hover, x=left, y=y, width=max(1.5, end - left), height=18, rx=2, **_fill(bar.hue)))
         if bar.low is not None and bar.high is not None and math.isfinite(bar.low) and math.isfinite(bar.high):
             a, b, middle = _n(x_axis.at(max(bar.low, figure.start))), _n(x_axis.at(bar.high)), y + 9
             whisker = f"M{a} {middle - 5}v10M{a} {middle}H{b}M{b} {middle - 5}v10"

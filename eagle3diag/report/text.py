@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from eagle3diag.findings import Evidence, Finding, Result, Severity
-from eagle3diag.report.form import GLYPHS, Bars, Heat, Page, Section, Table
+from eagle3diag.report.form import GLYPHS, Bars, Heat, Page, Section, Strip, Table
 from eagle3diag.report.numbers import fixed, many
 from eagle3diag.report.safe import bounded, shorten, visible, width
 from eagle3diag.report.views import view
@@ -49,6 +49,9 @@ class _Writer:
         for i, finding in enumerate(page.findings):
             yield ""
             yield from self.finding(finding, page.remarks[i] if i < len(page.remarks) else "")
+        if page.strip is not None:
+            yield ""
+            yield from self.strip(page.strip)
         for section in page.sections:
             if section.terminal:
                 yield ""
@@ -68,6 +71,21 @@ class _Writer:
             if words:
                 yield from self.wrap(words, first=f"    {label:<5}  ", rest=" " * 11, newlines=True)
 
+    def strip(self, strip: Strip) -> Iterator[str]:
+        yield self.paint(visible(strip.title), "bold")
+        yield from self.wrap(strip.caption, first="  ", rest="  ")
+        labels, notes = (
+            max(width(visible(text)) for text in texts) for texts in zip(*((r.label, r.note) for r in strip.rows), strict=True)
+        )
+        room = max(8, self.columns - labels - notes - 13)
+        for row in strip.rows:
+            full, whole = (round(room * strip.share(v if v is not None else row.value)) for v in (row.value, row.whole))
+            label = f"{visible(row.label)}{' ' * (labels - width(visible(row.label)))}"
+            track = f"{'█' * full or '▏'}{'░' * (whole - max(full, 1))}"
+            yield from self.wrap(
+                row.note, first=f"  {label}  {row.value:>5.2f}  {track}{' ' * (room - width(track))}  ", rest=" " * (labels + room + 13)
+            )
+
     def section(self, section: Section) -> Iterator[str]:
         yield self.paint(visible(section.title), "bold")
         for paragraph in (section.caption, *section.paragraphs):
@@ -76,7 +94,7 @@ class _Writer:
         for n, step in enumerate(section.steps, 1):
             yield from self.wrap(step, first=f"  {n:>2}  ", rest=" " * 6)
         for figure in section.figures:
-            if isinstance(figure, Bars):
+            if isinstance(figure, Bars) and figure.terminal:
                 yield from self.bars(figure)
             elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
                 rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))

@@ -7,36 +7,28 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from eagle3diag.errors import BadArgument, UnreadableFile
-from eagle3diag.intervals import Z95, wilson
-
-
-def strict_from_biased(rate: float, slots: int) -> float:
-    """SGLang 0.5.5.post3 to 0.5.10 printed (accepted + bonus) / slots; the strict rate is accepted / (slots - 1).
-
-    Printed values are rounded, so one just below the floor ``1 / slots`` is the floor.
-
-    >>> round(strict_from_biased(0.20, 5), 4), round(strict_from_biased(0.21, 5), 4), strict_from_biased(0.33, 3)
-    (0.0, 0.0125, 0.0)
-
-    Raises
-    ------
-    BadArgument: fewer than two slots, or a rate outside ``1 / slots .. 1``, which is then of another kind.
-    """
-    if slots < 2:
-        raise BadArgument(f"slots must be at least 2, not {slots}", hint="give --speculative-num-draft-tokens")
-    if not 1 / slots - 0.005 <= rate <= 1:
-        raise BadArgument(f"a biased rate at {slots} slots is {1 / slots:.2f} to 1, not {rate:g}", hint="is it a strict rate?")
-    return max(0.0, (rate * slots - 1) / (slots - 1))
+from eagle3diag.intervals import Z95, exact
+from eagle3diag.serving.metrics import Counts, read_metrics
+from eagle3diag.serving.rates import length_of, rate_of
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Accepted drafts over rounds. ``steps`` is the number of drafts proposed a round, ``slots`` the tree slots (``steps + 1`` in a
-    chain); ``p`` the unconditional per-position acceptance when known. ``accept_length`` counts the bonus token."""
+    """Accepted drafts over rounds.
+
+    Attributes
+    ----------
+    steps, slots: draft forwards a round, and tree slots (``steps + 1`` in a chain).
+    drafted: proposed drafts, where they were counted; an engine may cut a round short.
+    p: unconditional per-position acceptance when known. accept_length: counts the bonus token; used where there are no counts.
+    printed_rate: the accept rate as the engine printed it, in whatever definition its version has.
+    windows: how many windows of a log the mean is over. tokens, distinct: tokens that were written, and the share of them that differ.
+    """
 
     rounds: int | None = None
     accepted: int | None = None
@@ -46,6 +38,11 @@ class Acceptance:
     accept_length: float | None = None
     engine: str | None = None
     engine_version: str | None = None
+    drafted: int | None = None
+    printed_rate: float | None = None
+    windows: int | None = None
+    tokens: int | None = None
+    distinct: float | None = None
 
     @classmethod
     def from_histogram(cls, histogram: Sequence[int], *, steps: int, slots: int | None = None, **engine: Any) -> Acceptance:
@@ -66,6 +63,35 @@ class Acceptance:
             **engine,
         )
 
+    @classmethod
+    def from_metrics(cls, counts: Counts, engine_version: str | None = None) -> Acceptance:
+        """From the totals of a ``/metrics`` page, or the difference of two."""
+        rounds, steps = counts.rounds, counts.steps
+        if not steps and counts.drafted and rounds and counts.drafted % rounds == 0:
+            steps = counts.drafted // rounds
+        return cls(
+            rounds=rounds,
+            accepted=counts.accepted,
+            steps=steps,
+            slots=counts.slots or (steps + 1 if steps else None),
+            p=tuple(n / rounds for n in counts.positions) if rounds else (),
+            accept_length=counts.accept_length,
+            engine=counts.engine,
+            engine_version=engine_version,
+            drafted=counts.drafted,
+            printed_rate=counts.accept_rate,
+        )
+
+    @classmethod
+    def from_rate(cls, rate: float, kind: str, *, steps: int | None = None, slots: int | None = None, **engine: Any) -> Acceptance:
+        """From a printed accept rate of a known ``kind`` (:data:`~eagle3diag.serving.rates.RATES`).
+
+        >>> Acceptance.from_rate(0.20, "biased", slots=5).length
+        1.0
+        """
+        length = length_of(rate, kind, steps=steps, slots=slots)
+        return cls(accept_length=length, steps=steps or (slots - 1 if slots else None), slots=slots, printed_rate=rate, **engine)
+
     @property
     def length(self) -> float | None:
         """Accept length, from counts where there are any."""
@@ -73,13 +99,27 @@ class Acceptance:
 
     @property
     def rate(self) -> float | None:
-        """The strict accept rate: accepted drafts / proposed drafts."""
-        return None if self.length is None or not self.steps else (self.length - 1) / self.steps
+        """The strict accept rate: accepted drafts / proposed drafts. In a tree all slots but the root are proposed."""
+        if self.drafted and self.accepted is not None:
+            return self.accepted / self.drafted
+        return self.printed_as("strict")
 
     @property
     def biased_rate(self) -> float | None:
         """What SGLang 0.5.5.post3 to 0.5.10 would have printed: accept length / slots, which is 1/slots when nothing is accepted."""
-        return None if self.length is None or not self.slots else self.length / self.slots
+        return self.printed_as("biased") if self.slots else None
+
+    def printed_as(self, kind: str) -> float | None:
+        """The rate in the definition ``kind``; None where the accept length or the drafts a round are not known."""
+        if self.length is None or not (self.steps or self.slots):
+            return None
+        return rate_of(self.length, kind, steps=self.steps, slots=self.slots)
+
+    @property
+    def histogram(self) -> tuple[float, ...]:
+        """Share of rounds that accepted exactly ``m`` drafts, from ``p``; empty without it."""
+        reached = (1.0, *self.p, 0.0)
+        return tuple(here - after for here, after in pairwise(reached)) if self.p else ()
 
     @property
     def c(self) -> tuple[float, ...]:
@@ -92,7 +132,7 @@ class Acceptance:
         """95 % interval of the accept length from counts; None without counts.
 
         With ``p``, from the spread of accepted drafts between rounds: they come in runs, so counting every proposed draft as a trial of
-        its own would claim too much. Without it, and where nothing or everything was accepted, Wilson on accepted / proposed.
+        its own would claim too much. Without it, and where nothing or everything was accepted, the exact one of accepted / proposed.
         """
         if not self.rounds or self.accepted is None or not self.steps:
             return None
@@ -101,16 +141,23 @@ class Acceptance:
             variance = max(sum((2 * i + 1) * share for i, share in enumerate(self.p)) - mean * mean, 0.0)  # E[A^2] = sum (2i+1) P(A > i)
             half = Z95 * math.sqrt(variance / self.rounds)
             return max(1.0, 1 + mean - half), min(1.0 + self.steps, 1 + mean + half)
-        low, high = wilson(self.accepted, self.rounds * self.steps)
+        low, high = exact(min(self.accepted, self.rounds * self.steps), self.rounds * self.steps)
         return 1 + self.steps * low, 1 + self.steps * high
+
+    @property
+    def p_intervals(self) -> tuple[tuple[float, float], ...]:
+        """Exact 95 % intervals of ``p``; empty without counts."""
+        return tuple(exact(round(share * self.rounds), self.rounds) for share in self.p) if self.rounds else ()
 
 
 def read_acceptance(source: object) -> Acceptance:
-    """An :class:`Acceptance` from one, from a mapping of its fields, from a JSON file of them, or from a bare accept length.
+    """An :class:`Acceptance` from one, from a mapping of its fields, from a bare accept length, or from a file.
+
+    A file may hold such a mapping as JSON, a saved probe, SGLang's answer to ``/server_info``, or a page of ``/metrics``.
 
     Raises
     ------
-    BadArgument: none of these, or an accept length below 1. UnreadableFile: the file holds no such mapping.
+    BadArgument: none of these, or an accept length below 1. UnreadableFile: the file holds nothing of the kind.
     """
     if isinstance(source, Acceptance):
         return source
@@ -122,29 +169,77 @@ def read_acceptance(source: object) -> Acceptance:
             return Acceptance(accept_length=_length(float(text)))
         except ValueError:
             source = _read(Path(text))
+    if isinstance(source, Acceptance):
+        return source
+    if isinstance(source, Mapping) and isinstance(source.get("acceptance"), Mapping):
+        source = source["acceptance"]  # a saved probe
     if not isinstance(source, Mapping):
         raise BadArgument(f"{type(source).__name__} is no acceptance", hint="give an accept length, counts as JSON, or an Acceptance")
+    if isinstance(source.get("internal_states"), Sequence):
+        return _server_info(source)
+    return _fields(source)
+
+
+def _fields(source: Mapping[str, Any]) -> Acceptance:
     known = {k: v for k, v in source.items() if k in Acceptance.__dataclass_fields__}
-    if "histogram" in source and "steps" in source:
-        try:
-            counts = [int(n) for n in source["histogram"]]
-            return Acceptance.from_histogram(
-                counts,
-                steps=int(source["steps"]),
-                slots=int(source["slots"]) if source.get("slots") else None,
-                engine=known.get("engine"),
-                engine_version=known.get("engine_version"),
-            )
-        except (TypeError, ValueError):
-            raise BadArgument("the histogram is no list of counts", hint="histogram[m] = rounds that accepted m drafts") from None
     try:
-        value = Acceptance(**{**known, "p": tuple(float(x) for x in known.get("p", ()))})
+        if "histogram" in source and "steps" in source:
+            counts = [_count(n) for n in source["histogram"]]
+            if len(counts) > _count(source["steps"]) + 1:
+                raise ValueError("more accepted than proposed")
+            slots = _count(source["slots"]) if source.get("slots") else None
+            names = {k: known.get(k) for k in ("engine", "engine_version")}
+            return Acceptance.from_histogram(counts, steps=_count(source["steps"]), slots=slots, **names)
+        for name in ("rounds", "accepted", "steps", "slots", "drafted", "windows", "tokens"):
+            if known.get(name) is not None:
+                known[name] = _count(known[name])
+        for name in ("accept_length", "printed_rate", "distinct"):
+            if known.get(name) is not None:
+                known[name] = _finite(known[name])
+        value = Acceptance(**{**known, "p": tuple(_finite(x) for x in known.get("p") or ())})
         length = value.length
-    except (TypeError, ValueError, ZeroDivisionError):
-        raise BadArgument("the acceptance has a field of the wrong type", hint="whole numbers for counts, a list for p") from None
-    if length is None:
+    except (TypeError, ValueError, OverflowError):
+        raise BadArgument(
+            "the acceptance has a field of the wrong type or size",
+            hint="whole numbers for counts, a list for p; histogram[m] = rounds that accepted m of `steps` drafts",
+        ) from None
+    if length is None and value.rounds != 0:
         raise BadArgument("the acceptance has neither counts nor an accept length", hint="give rounds and accepted, or accept_length")
+    if length is not None:
+        _length(length)
     return value
+
+
+def _server_info(info: Mapping[str, Any]) -> Acceptance:
+    """SGLang's own mean since the start, over its data-parallel ranks (``internal_states[i].avg_spec_accept_length``)."""
+    states = [s for s in info["internal_states"] if isinstance(s, Mapping)]
+    means = [
+        float(m) for s in states if isinstance(m := s.get("avg_spec_accept_length"), (int, float)) and not isinstance(m, bool) and m >= 1
+    ]
+    if not means:
+        raise BadArgument(
+            "this /server_info has no accept length yet", hint="send a few requests first; it is refreshed every 40 decode rounds"
+        )
+    steps, slots = info.get("speculative_num_steps"), info.get("speculative_num_draft_tokens")
+    return Acceptance(
+        accept_length=_length(sum(means) / len(means)),
+        steps=steps if isinstance(steps, int) else None,
+        slots=slots if isinstance(slots, int) else None,
+        engine="sglang",
+        engine_version=version if isinstance(version := info.get("version"), str) else None,
+    )
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or not 0 <= value < 1 << 53:
+        raise ValueError("no count")
+    return int(value)
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError("no number")
+    return float(value)
 
 
 def _length(value: float) -> float:
@@ -154,9 +249,24 @@ def _length(value: float) -> float:
 
 
 def _read(path: Path) -> Any:
+    """The JSON of a file, or the acceptance of a page of metrics."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UnreadableFile(f"cannot be opened: {error.strerror}", where=path, hint="check the path") from None
+    except ValueError:
+        raise UnreadableFile("is no path", where=repr(str(path)), hint="give an accept length or a file") from None
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError):
-        raise UnreadableFile("is not JSON", where=path, hint="see data_samples/live/eagle3/acceptance.json for the fields") from None
+        counts = read_metrics(text)
+        if counts is None:
+            raise UnreadableFile(
+                "is neither JSON nor a page of /metrics", where=path, hint="see data_samples/live/eagle3/acceptance.json for the fields"
+            ) from None
+        seen = Acceptance.from_metrics(counts)
+        if seen.length is None and seen.rounds is None:
+            raise UnreadableFile(
+                "is a page of /metrics without speculative decoding", where=path, hint="is a draft being served?"
+            ) from None
+        return seen

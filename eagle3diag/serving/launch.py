@@ -5,25 +5,56 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from eagle3diag.errors import BadArgument
+from eagle3diag.serving.settings import read_settings
+from eagle3diag.serving.words import BREAK, split
 
-_MODULES = {"sglang.launch_server": "sglang", "vllm.entrypoints.openai.api_server": "vllm", "vllm.entrypoints.api_server": "vllm"}
-_IMAGE = re.compile(r"(?:^|/)(sglang|vllm)[\w.-]*:v?(\d+\.\d+[\w.]*)", re.IGNORECASE)
-_PINNED = re.compile(r"\b(sglang|vllm)(?:\[[\w,-]*\])?==(\d+\.\d+[\w.]*)", re.IGNORECASE)
+_MODULES = {
+    "sglang.launch_server": "sglang",
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "vllm.entrypoints.api_server": "vllm",
+    "tensorrt_llm.commands.serve": "tensorrt-llm",
+}
+_PROGRAMS = {"sglang": "sglang", "vllm": "vllm", "vllm.entrypoints.cli.main": "vllm"}  # followed by the word "serve"
+_NAMES = {"sglang": "sglang", "vllm": "vllm", "trtllm": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm"}
+_NAME = "|".join(_NAMES)
+_IMAGE = re.compile(rf"(?:^|/)({_NAME})[\w.-]*(?:/release)?:v?(\d+\.\d+[\w.]*)", re.IGNORECASE)
+_PINNED = re.compile(rf"\b({_NAME})(?:\[[\w,-]*\])?==(\d+\.\d+[\w.]*)", re.IGNORECASE)
 # An option, and not a negative number.
 _OPTION = re.compile(r"--?[A-Za-z]")
-# vLLM's speculative_config, in the words of the other engine's options.
-_VLLM = {"method": "speculative-algorithm", "model": "speculative-draft-model-path", "num_speculative_tokens": "speculative-num-steps"}
+_VARIABLE = re.compile(r"(?:--env=|-e)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SECRET = re.compile(r"(?:^|[-_])(?:key|token|password|passphrase|secret)$", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+# Where each engine names what SGLang calls --speculative-...; vLLM's are fields of --speculative-config, TensorRT-LLM's of a settings file.
+_CONFIG: Mapping[str, Mapping[str, str]] = {
+    "vllm": {"method": "speculative-algorithm", "model": "speculative-draft-model-path", "num_speculative_tokens": "speculative-num-steps"},
+    "tensorrt-llm": {
+        "decoding_type": "speculative-algorithm",
+        "speculative_model_dir": "speculative-draft-model-path",
+        "speculative_model": "speculative-draft-model-path",
+        "max_draft_len": "speculative-num-steps",
+    },
+}
+_SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "q": "quantization"}  # vLLM
+_SPEC = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}  # vLLM 0.32
+_FILES = ("config", "extra-llm-api-options", "extra-llm-api-config")
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of a server that matter to a draft; ``arguments`` holds all of them, without the leading dashes."""
+    """The options of a server that matter to a draft.
+
+    ``arguments`` holds all options as they were written, without the leading dashes; ``speculative`` the fields of vLLM's (or
+    TensorRT-LLM's) speculative configuration; ``environment`` the variables set for the server. Keys and tokens are not kept.
+    ``unread``: files of options that the command names and that were not there to be read. ``resolved``: these are not what was typed
+    but all arguments as the server resolved them, so what is absent was not known to it.
+    """
 
     engine: str
     version: str | None
@@ -34,86 +65,123 @@ class Launch:
     topk: int | None
     slots: int | None
     arguments: Mapping[str, str]
+    speculative: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    resolved: bool = False
+
+    def get(self, *names: str) -> str | None:
+        """The value of the first of these options that was given, dashes or underscores."""
+        options = _long(self.engine, {k.replace("_", "-"): v for k, v in self.arguments.items()})
+        return next((options[name] for name in names if name in options), None)
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these options was given and not switched off."""
+        value = self.get(*names)
+        return value is not None and value.lower() not in ("false", "none", "null")
+
+    def number(self, *names: str) -> float | None:
+        """The same as a number; None where it is none."""
+        return number(self.get(*names))
 
 
-def parse_launch(text: str, *, version: str | None = None) -> Launch:
-    """Read ``python -m sglang.launch_server ...``, ``sglang serve ...`` or ``vllm serve ... --speculative-config '{...}'``.
+def parse_launch(text: str, *, version: str | None = None, folder: Path | None = None) -> Launch:
+    """Read ``python -m sglang.launch_server ...``, ``sglang serve ...``, ``vllm serve ... --speculative-config '{...}'``, ``trtllm-serve ...``.
 
     Quotes, line continuations, leading ``NAME=value``, what wraps the server (``docker run ... image:tag``, ``nohup``) and what follows
-    it (``> log 2>&1 &``) are understood; variables are left as they are written. An option may be cut short where that is unambiguous,
-    as both engines allow. The version is taken from the image's tag or from a pinned ``sglang==0.5.23``, unless given.
+    it (``> log 2>&1 &``) are understood, and so are JSON and YAML lists of words; variables are left as they are written. An option may be
+    cut short where that is unambiguous, as the engines allow. The version is taken from the image's tag or from a pinned
+    ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names (``--config``) are read from there.
 
     >>> parse_launch("python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE --speculative-num-steps 4").algorithm
     'EAGLE'
 
     Raises
     ------
-    BadArgument: unbalanced quotes, or no server that we know.
+    BadArgument: unbalanced quotes, or no server that we know. UnreadableFile: a file of options that cannot be understood.
     """
-    words = _words(text)
+    words = split(text)
     engine, start = _server(words)
+    before = [word for word in words[:start] if word != BREAK]
     if version is None:
-        pinned = [match for word in words[:start] for match in (_IMAGE.search(word), _PINNED.search(word)) if match]
-        version = next((match[2] for match in pinned if match[1].lower() == engine), None)
-    return from_arguments(engine, _arguments(words[start:]), version)
+        pinned = [match for word in before for match in (_IMAGE.search(word), _PINNED.search(word)) if match]
+        version = next((match[2] for match in pinned if _NAMES[match[1].lower()] == engine), None)
+    environment = {match[1]: match[2] for word in before if (match := _VARIABLE.fullmatch(word))}
+    arguments: dict[str, Any] = dict(_arguments(_own(words[start:])))
+    unread = []
+    for option in _FILES:
+        name = next((v for k, v in arguments.items() if k.replace("_", "-") == option), None)
+        path = folder / name if folder is not None and name and name.lower().endswith((".yaml", ".yml", ".json")) else None
+        if path is not None and _is_file(path):
+            arguments = read_settings(path) | arguments  # the command line wins over the file in every engine
+        elif name:
+            unread.append(name)
+    return from_arguments(engine, arguments, version, environment=environment, unread=tuple(unread))
 
 
-def from_arguments(engine: str, arguments: Mapping[str, str], version: str | None) -> Launch:
-    """The same from options already taken apart (dashes or underscores)."""
-    options = {k.replace("_", "-"): v for k, v in arguments.items()}
-    if engine == "vllm":
-        options |= _vllm(options)
+def from_arguments(
+    engine: str,
+    arguments: Mapping[str, Any],
+    version: str | None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    unread: tuple[str, ...] = (),
+    resolved: bool = False,
+) -> Launch:
+    """The same from options already taken apart (dashes or underscores); values that are nested are only kept where they matter."""
+    arguments = {k: v for k, v in arguments.items() if v is not None}
+    options = {k.lstrip("-").replace("_", "-"): v for k, v in arguments.items()}
+    speculative = _speculative(engine, options) if engine in _CONFIG else {}
+    flat = _long(engine, {k: _plain(v) for k, v in options.items()})
+    named = flat | {_CONFIG[engine][k]: v for k, v in speculative.items() if k in _CONFIG.get(engine, {})}
     return Launch(
         engine=engine,
         version=version,
-        algorithm=_option(options, "speculative-algorithm"),
-        target_path=_option(options, "model-path", "model"),
-        draft_path=_option(options, "speculative-draft-model-path", "speculative-draft-model"),
-        steps=_whole(_option(options, "speculative-num-steps")),
-        topk=_whole(_option(options, "speculative-eagle-topk")),
-        slots=_whole(_option(options, "speculative-num-draft-tokens")),
-        arguments=dict(arguments),
+        algorithm=_option(named, "speculative-algorithm"),
+        target_path=_option(named, "model-path", "model"),
+        draft_path=_option(named, "speculative-draft-model-path", "speculative-draft-model"),
+        steps=_whole(_option(named, "speculative-num-steps")),
+        topk=_whole(_option(named, "speculative-eagle-topk")),
+        slots=_whole(_option(named, "speculative-num-draft-tokens")),
+        arguments={k: _hidden(k, _plain(v)) for k, v in arguments.items()},
+        speculative={k: _hidden(k, v) for k, v in speculative.items()},
+        environment={k: _hidden(k, v) for k, v in (environment or {}).items()},
+        unread=unread,
+        resolved=resolved,
     )
 
 
 def read_launch(source: object) -> Launch:
-    """A :class:`Launch` from one, from a command, or from a file that holds a command."""
+    """A :class:`Launch` from one, from a command, or from a file that holds a command; files of options are looked for beside it."""
     if isinstance(source, Launch):
         return source
     if not isinstance(source, (str, os.PathLike)):
         raise BadArgument(f"{type(source).__name__} is no launch command", hint="paste the command, or give the file that holds it")
-    text = str(source)
-    if "\n" not in text and "\0" not in text and len(text) < 4096 and Path(text).is_file():
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
-    return parse_launch(text)
+    text, folder = str(source), Path()
+    if "\n" not in text and _is_file(Path(text)):
+        text, folder = Path(text).read_text(encoding="utf-8", errors="replace"), Path(text).parent
+    return parse_launch(text, folder=folder)
 
 
-def _words(text: str) -> list[str]:
-    """The words of the command up to whatever ends or redirects it; whole-line comments are dropped."""
-    lines = (line for line in re.sub(r"\\\r?\n", " ", text).splitlines() if not line.lstrip().startswith("#"))
-    lexer = shlex.shlex(" ".join(lines), posix=True, punctuation_chars=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
+def _is_file(path: Path) -> bool:
     try:
-        for word in lexer:
-            if word and all(sign in "();<>|&" for sign in word):
-                if words and _knows_server(words):
-                    if word[0] in "<>" and words[-1] in ("1", "2"):  # the file descriptor of "2> log"
-                        words.pop()
-                    break
-                continue  # "cd somewhere && python -m ...": the server is still to come
-            words.append(word)
-    except ValueError as error:
-        raise BadArgument(f"the launch command cannot be read: {error}", hint="paste it as it was typed, with its quotes") from None
-    return words
-
-
-def _knows_server(words: list[str]) -> bool:
-    try:
-        _server(words)
-    except BadArgument:
+        return path.is_file()
+    except (OSError, ValueError):  # a command is longer than any name may be
         return False
-    return True
+
+
+def _own(words: list[str]) -> list[str]:
+    """The server's own words. A line end is passed over where the next line goes on with options, as in a paste that lost its ``\\``."""
+    own: list[str] = []
+    for index, word in enumerate(words):
+        if word != BREAK:
+            own.append(word)
+            continue
+        following = next((w for w in words[index:] if w != BREAK), "")
+        hanging = bool(own) and _OPTION.match(own[-1]) is not None and following[:1] in ("{", "/")
+        if words[index + 1 : index + 2] == [BREAK] or not (_OPTION.match(following) or hanging):
+            break
+    return own
 
 
 def _server(words: list[str]) -> tuple[str, int]:
@@ -121,13 +189,16 @@ def _server(words: list[str]) -> tuple[str, int]:
     for index, word in enumerate(words):
         if word in _MODULES:
             return _MODULES[word], index + 1
+        name = word.replace("\\", "/").rpartition("/")[2]
         following = words[index + 1] if index + 1 < len(words) else ""
-        if Path(word).name in ("sglang", "vllm") and following == "serve":
-            return Path(word).name, index + 2
+        if name in _PROGRAMS and following == "serve":
+            return _PROGRAMS[name], index + 2
+        if name == "trtllm-serve":
+            return "tensorrt-llm", index + (2 if following == "serve" else 1)
     for index, word in enumerate(words):  # an image whose entry point is the server, or a script of one's own
-        if not _OPTION.match(word) and (found := re.search(r"sglang|vllm", word, re.IGNORECASE)):
-            return found[0].lower(), index + 1
-    raise BadArgument("the launch command names neither sglang nor vllm", hint="paste the whole command line")
+        if not _OPTION.match(word) and (found := re.search(_NAME, word, re.IGNORECASE)):
+            return _NAMES[found[0].lower()], index + 1
+    raise BadArgument("the launch command names neither sglang nor vllm nor trtllm-serve", hint="paste the whole command line")
 
 
 def _arguments(words: list[str]) -> dict[str, str]:
@@ -157,20 +228,42 @@ def _option(options: Mapping[str, str], *names: str) -> str | None:
     return None
 
 
-def _vllm(options: Mapping[str, str]) -> dict[str, str]:
-    """vLLM's JSON (``--speculative-config '{...}'``) or its dotted form (``--speculative-config.method eagle3``)."""
-    dotted = "speculative-config."
-    config: dict[str, object] = {k.removeprefix(dotted).replace("-", "_"): v for k, v in options.items() if k.startswith(dotted)}
-    text = options.get("speculative-config", options.get("sc"))
-    if text is not None:
+def _speculative(engine: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """vLLM's JSON (``--speculative-config '{...}'``), its dotted form (``--speculative-config.method eagle3``), ``--spec-method``, or a mapping."""
+    dotted = [(k.partition("."), v) for k, v in options.items()]
+    config: dict[str, Any] = {
+        field.replace("-", "_"): v for (name, _, field), v in dotted if field and name in ("speculative-config", "sc")
+    }
+    if engine == "vllm":
+        config |= {_SPEC[k]: v for k, v in options.items() if k in _SPEC}
+    given = options.get("speculative-config", options.get("sc"))
+    if isinstance(given, str):
         try:
-            parsed = json.loads(text)
+            given = json.loads(given)
         except (ValueError, RecursionError):
             raise BadArgument("--speculative-config is not JSON", hint="paste it with its quotes") from None
-        if not isinstance(parsed, dict):
-            raise BadArgument("--speculative-config is not a JSON object", hint="paste it with its quotes")
-        config |= parsed
-    return {_VLLM[k]: str(v) for k, v in config.items() if k in _VLLM}
+    if isinstance(given, dict):
+        config |= {str(k).replace("-", "_"): v for k, v in given.items()}
+    elif given is not None:
+        raise BadArgument("--speculative-config is not a JSON object", hint="paste it with its quotes")
+    return {k: _plain(v) for k, v in config.items() if v is not None}
+
+
+def _long(engine: str, options: dict[str, str]) -> dict[str, str]:
+    return options | {long: options[short] for short, long in _SHORT.items() if short in options} if engine == "vllm" else options
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, (dict, list)) else str(value)
+
+
+def _hidden(name: str, value: str) -> str:
+    return HIDDEN if value and _SECRET.search(name) else value
+
+
+def number(text: str | None) -> float | None:
+    """A plain number of an option; None where it is none."""
+    return float(text) if text and re.fullmatch(r"\s*-?\d{1,12}(?:\.\d{1,12})?\s*", text, re.ASCII) else None
 
 
 def _whole(text: str | None) -> int | None:

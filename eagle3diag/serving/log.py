@@ -1,194 +1,352 @@
-"""A server's log, read as a stream: acceptance per window, the resolved arguments, and what was said of aux layers."""
+"""A server's log, read as a stream: acceptance per window, the resolved arguments, and what else was said of the draft."""
 
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
+from eagle3diag.engines import logs_sglang, logs_vllm
+from eagle3diag.engines.logs import Kind, Line
 from eagle3diag.errors import UnreadableFile
+from eagle3diag.serving import lines as read
 from eagle3diag.serving.acceptance import Acceptance
-from eagle3diag.serving.launch import Launch, from_arguments
+from eagle3diag.serving.launch import Launch
+from eagle3diag.serving.lines import Window
 
-_NUMBER = r"(\d{1,6}(?:\.\d{1,9})?)"
-_LENGTH = re.compile(rf"(?<!block )accept len: {_NUMBER}")
-_RATE = re.compile(rf"accept rate: {_NUMBER}")
-# vLLM prints labels in an order that differs between versions, so each is looked for by itself.
-_VLLM = {
-    "length": re.compile(rf"Mean acceptance length: {_NUMBER}"),
-    "accepted": re.compile(r"Accepted: (\d{1,12}) tokens"),
-    "drafted": re.compile(r"Drafted: (\d{1,12}) tokens"),
-    "percent": re.compile(rf"Draft acceptance rate: {_NUMBER}%"),
-    "positions": re.compile(r"Per-position acceptance rate: ((?:[01]\.\d{1,6}(?:, )?){1,64})"),
-}
-# server_args is printed as a dictionary since 0.5.x, and as ServerArgs(name=value, ...) before.
-_VALUE = r"(?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|(\[[^\]]*\]|[^,(){}\s]+))"
-_ARGUMENT = re.compile(rf"(?:'(\w+)': |\b(\w+)=){_VALUE}")
-_VERSION = re.compile(r"\b(sglang|vllm)[ =/v]{0,6}version[ =:]{0,3}v?(\d+\.\d+[\w.]*)|\b(sglang|vllm)==(\d+\.\d+[\w.]*)", re.IGNORECASE)
-_VLLM_START = re.compile(r"V1 LLM engine \(v(\d+\.\d+[\w.]*)\)")
-_AUX = re.compile(r"\baux(?:iliary)?[ _]|layers_to_capture", re.IGNORECASE)
+CHUNK = 1 << 22
 LONGEST_LINE = 64 * 1024
-KEPT_LINES = 4000
+KEPT_WINDOWS = 4096
+KEPT_NOTES = 64
+_STARTS = (logs_sglang.START, logs_vllm.START)
+_VLLM = (b"SpecDecoding metrics: ", b"Speculative metrics: ")
+_AT_START = (*logs_sglang.LINES, *logs_vllm.LINES)
+_ALWAYS = tuple(line for line in _AT_START if line.kind == "numbers")
+STARTING = 1 << 26
+"""Bytes after a start in which what a server says of its draft is looked for; later only what can come at any time."""
+WIDEST = 32
+"""Bytes of a length and a rate as they are printed (``2.46, accept rate: 0.37``), with room for odd ones."""
+# The bulk of a log: SGLang's batch lines, and one access line a request. Of these only the windows matter.
+_BULK = (b"-req: ", b"HTTP/1.")
+_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
+_PACKED = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ": "xz",
+    b"BZh": "bzip2",
+    b"PK\x03\x04": "zip",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 
 
 @dataclass(frozen=True)
-class LogLine:
-    """One window: its accept length, and the accept rate as printed (a share; None where the version prints none)."""
+class Note:
+    """A line that says something of the draft: the first one as it stands, how often it came, and the ranks that printed it."""
 
-    accept_length: float
-    accept_rate: float | None
+    kind: Kind
+    text: str
+    means: str
+    count: int = 1
+    ranks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LogSeries:
-    """What a log says. ``rate_kind``: ``strict`` (accepted / proposed), ``biased`` (bonus counted, 1/slots is zero) or ``unknown``.
+    """What a log says of the last server that it shows.
 
-    ``acceptance`` is the mean over all windows; SGLang prints no counts, so they weigh alike, while vLLM's are added up. ``lines`` keeps
-    the first 4000 windows.
+    ``windows`` are spread evenly over the log, at most 8192 of the ``n_windows`` that were read. ``starts``: servers that the log shows,
+    one after the other. ``rate_kind``: ``strict`` (accepted / proposed), ``biased`` (bonus counted, 1/slots is zero), ``biased by steps``
+    or ``unknown``. ``acceptance`` is over all windows: SGLang prints no counts, so a window weighs as many requests as were running;
+    vLLM's counts are added up.
     """
 
     engine: str | None
     engine_version: str | None
     launch: Launch | None
-    lines: tuple[LogLine, ...]
-    aux_lines: tuple[str, ...]
+    windows: tuple[Window, ...]
+    n_windows: int
+    starts: int
+    notes: tuple[Note, ...]
     rate_kind: str
     acceptance: Acceptance | None
+
+    @property
+    def aux_lines(self) -> tuple[str, ...]:
+        """Lines about aux layers, first of each kind."""
+        return tuple(note.text for note in self.notes if note.kind == "aux")
 
 
 @dataclass
 class _Reading:
-    """What has been read so far."""
+    """What has been read since the last start."""
 
     engine: str | None = None
     version: str | None = None
     launch: Launch | None = None
-    lines: list[LogLine] = field(default_factory=list)
-    aux: list[str] = field(default_factory=list)
+    starts: int = 0
+    windows: list[Window] = field(default_factory=list)
+    stride: int = 1
+    seen: int = 0
     lengths: float = 0.0
-    windows: int = 0
-    rounds: float = 0.0  # vLLM only, as are the next three
+    rated: int = 0
+    rates: float = 0.0
+    rated_lengths: float = 0.0
+    running: int | None = None
+    bytes: int = 0
+    rounds: float = 0.0  # where counts are printed, as are the next three
     accepted: int = 0
-    positions: list[float] = field(default_factory=list)
-    drafts: int = 0  # a round
+    reached: list[float] = field(default_factory=list)
+    notes: dict[Line, Note] = field(default_factory=dict)
+
+    def keep(self, window: Window) -> None:
+        """Every ``stride``-th window; the stride doubles whenever twice the number to keep is there."""
+        self.windows.append(window)
+        if len(self.windows) >= 2 * KEPT_WINDOWS:
+            del self.windows[1::2]
+            self.stride *= 2
+
+    def restart(self) -> _Reading:
+        return _Reading(self.engine, self.version, starts=self.starts)
 
 
 def read_log(source: str | os.PathLike[str]) -> LogSeries:
     """Read a log of SGLang (0.4 to 0.5.23) or vLLM (0.9 on), plain or gzipped, in constant memory; a string of several lines is one.
 
-    Bytes that are no UTF-8 are replaced, lines over 64 KiB are taken in pieces.
+    Bytes that are no UTF-8 are replaced, colours and what docker, Kubernetes or journald put before a line are passed over, lines over
+    64 KiB are taken in pieces. Where a log shows several starts, it is read from the last one on that any window follows.
 
     Raises
     ------
-    UnreadableFile: not there, or not readable.
+    UnreadableFile: not there, not readable, UTF-16, or packed otherwise than with gzip.
     """
     reading = _Reading()
-    if isinstance(source, str) and "\n" in source:
-        lines: Iterable[str] = source.splitlines()
-    else:
-        lines = _lines(Path(source))
-    for line in lines:
-        _read_line(reading, line)
-    slots = reading.launch.slots if reading.launch else None
-    kind = "strict" if reading.engine == "vllm" and reading.lines else rate_kind(reading.lines, slots)
+    pieces = _pieces(io.BytesIO(source.encode("utf-8", "replace"))) if isinstance(source, str) and "\n" in source else _file(Path(source))
+    for piece in pieces:
+        reading = _read_piece(reading, piece)
+    launch = reading.launch
+    slots = launch.slots if launch else None
     return LogSeries(
-        reading.engine, reading.version, reading.launch, tuple(reading.lines), tuple(reading.aux), kind, _acceptance(reading, slots)
+        reading.engine,
+        reading.version,
+        launch,
+        tuple(reading.windows),
+        reading.seen,
+        reading.starts,
+        tuple(reading.notes.values()),
+        _rate_kind(reading, slots),
+        _acceptance(reading, slots),
     )
 
 
-def rate_kind(lines: list[LogLine] | tuple[LogLine, ...], slots: int | None) -> str:
-    """Which rate was printed, told by arithmetic (test M2): biased is length / slots, strict is (length - 1) / (slots - 1)."""
-    pairs = [(line.accept_length, line.accept_rate) for line in lines if line.accept_rate is not None]
-    if not pairs or not slots or slots < 2:
+def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
+    """One piece of whole lines. A search for bytes rejects nearly all of it before any line is looked at by itself."""
+    if b"\x1b[" in piece:
+        piece = _COLOUR.sub(b"", piece)
+    batch, access = _BULK
+    lines = piece.split(b"\n")
+    rest = [line for line in lines if batch not in line and access not in line]
+    remaining = b"\n".join(rest)
+    if not any(start in remaining for start in _STARTS):
+        _read_lines(reading, piece, lines, rest, remaining)
+        return reading
+    run: list[bytes] = []
+    for line in [*lines, None]:
+        if line is None or any(start in line for start in _STARTS):
+            rest = [other for other in run if batch not in other and access not in other]
+            _read_lines(reading, b"\n".join(run), run, rest, b"\n".join(rest))
+            run = []
+        if line is not None:
+            reading = _start(reading, _text(line)) if not run and any(start in line for start in _STARTS) else reading
+            run.append(line)
+    return reading
+
+
+def _start(reading: _Reading, line: str) -> _Reading:
+    """A server prints its arguments: what came before belongs to an earlier one, if that one ever ran."""
+    sglang = logs_sglang.START.decode() in line
+    launch = read.sglang_arguments(line) if sglang else read.vllm_arguments(line)
+    if launch is None:
+        return reading
+    if reading.seen:
+        reading = reading.restart()
+    if reading.launch is None:
+        reading.starts += 1
+        reading.launch, reading.engine = launch, launch.engine
+        reading.version = launch.version or reading.version
+    return reading
+
+
+def _read_lines(reading: _Reading, piece: bytes, lines: list[bytes], rest: list[bytes], remaining: bytes) -> None:
+    """``piece``: whole lines between two starts, ``lines``; ``rest``: those that are not bulk, joined in ``remaining``."""
+    if b"accept len: " in piece:
+        _read_sglang(reading, piece, lines)
+    if b"metrics: " in remaining:
+        _read_vllm(reading, rest)
+    starting = reading.bytes < STARTING
+    reading.bytes += len(piece)
+    for known in _AT_START if starting else _ALWAYS:
+        if known.marker in remaining:
+            _note(reading, known, rest)
+    if starting and reading.version is None and (b"ersion" in remaining or b"==" in remaining):
+        for line in rest:
+            if (b"ersion" in line or b"==" in line) and (found := read.version(_text(line))):
+                reading.engine, reading.version = found
+                break
+
+
+def _read_sglang(reading: _Reading, piece: bytes, lines: list[bytes]) -> None:
+    """Counts what is printed, by value: a few hundred values make millions of windows."""
+    if b"block accept len: " in piece:
+        piece = piece.replace(b"block accept len: ", b"")
+        lines = [line.replace(b"block accept len: ", b"") for line in lines]
+    printed = Counter([part[:WIDEST] for part in piece.split(b"accept len: ")[1:]])
+    found = [(match, n) for value, n in printed.items() if (match := read.LENGTH.match(value))]
+    if not found:
+        return
+    reading.engine = reading.engine or "sglang"
+    for match, n in found:
+        reading.lengths += n * float(match[1])
+        if match[2]:
+            reading.rated += n
+            reading.rates += n * float(match[2])
+            reading.rated_lengths += n * float(match[1])
+    windows = [line for line in lines if b"accept len: " in line]
+    at = -reading.seen % reading.stride
+    while at < len(windows):
+        if window := read.sglang_window(_text(windows[at])):
+            reading.keep(window)
+        at += reading.stride - (reading.seen + at) % reading.stride  # the stride may just have grown
+    reading.seen += sum(n for _, n in found)
+
+
+def _read_vllm(reading: _Reading, rest: Iterable[bytes]) -> None:
+    for line in rest:
+        if b"Running: " in line and (running := read.VLLM_RUNNING.search(line)):
+            reading.running = int(running[1])
+        if b"metrics: " not in line or not any(word in line for word in _VLLM):
+            continue
+        window = read.vllm_window(_text(line), reading.running)
+        if window is None:
+            continue
+        reading.engine = "vllm"
+        if reading.seen % reading.stride == 0:
+            reading.keep(window)
+        reading.seen, reading.lengths = reading.seen + 1, reading.lengths + window.accept_length
+        if window.rounds and window.accepted is not None:
+            reading.rounds, reading.accepted = reading.rounds + window.rounds, reading.accepted + window.accepted
+            reading.reached += [0.0] * (len(window.p) - len(reading.reached))
+            for i, share in enumerate(window.p):
+                reading.reached[i] += share * window.rounds
+
+
+def _note(reading: _Reading, known: Line, rest: Iterable[bytes]) -> None:
+    for line in rest:
+        if known.marker not in line or any(start in line for start in _STARTS):
+            continue
+        text = _text(line)
+        note = reading.notes.get(known) or Note(known.kind, text.strip()[:300], known.means, 0)
+        rank = read.rank(text)
+        ranks = (*note.ranks, rank) if rank and rank not in note.ranks and len(note.ranks) < KEPT_NOTES else note.ranks
+        reading.notes[known] = Note(note.kind, note.text, note.means, note.count + 1, ranks)
+
+
+def _rate_kind(reading: _Reading, slots: int | None) -> str:
+    """Which rate was printed, told by arithmetic (test M2), which is linear, so the means over all windows tell it."""
+    if reading.engine == "vllm" and reading.seen:
+        return "strict"
+    if not reading.rated or not slots or slots < 2:
         return "unknown"
-    biased = sum(abs(r - a / slots) for a, r in pairs) / len(pairs)
-    strict = sum(abs(r - (a - 1) / (slots - 1)) for a, r in pairs) / len(pairs)
-    return "biased" if biased < strict else "strict"
-
-
-def _read_line(reading: _Reading, line: str) -> None:
-    if match := _LENGTH.search(line):
-        rate = _RATE.search(line)
-        reading.engine = reading.engine or "sglang"
-        _add(reading, float(match[1]), float(rate[1]) if rate else None)
-    elif "acceptance length" in line and "SpecDecoding metrics" in line:
-        _read_vllm(reading, line)
-    elif reading.launch is None and "server_args=" in line:
-        reading.launch = from_arguments("sglang", _server_args(line.split("server_args=", 1)[1]), None)
-        reading.engine = "sglang"
-    elif len(reading.aux) < 20 and "server_args" not in line and _AUX.search(line):
-        reading.aux.append(line.strip()[:300])
-    if reading.version is None:
-        if found := _VERSION.search(line):
-            reading.engine, reading.version = (found[1] or found[3]).lower(), found[2] or found[4]
-        elif found := _VLLM_START.search(line):
-            reading.engine, reading.version = "vllm", found[1]
-
-
-def _read_vllm(reading: _Reading, line: str) -> None:
-    """One window of vLLM: it prints counts, so rounds can be told from them (reference: vllm/v1/spec_decode/metrics.py)."""
-    found = {name: pattern.search(line) for name, pattern in _VLLM.items()}
-    length, accepted, drafted, percent, positions = (found[name] for name in ("length", "accepted", "drafted", "percent", "positions"))
-    if not length:
-        return
-    reading.engine = "vllm"
-    _add(reading, float(length[1]), float(percent[1]) / 100 if percent else None)
-    shares = [float(share) for share in positions[1].rstrip(", ").split(", ")] if positions else []
-    if not (accepted and drafted and shares):
-        return
-    rounds = int(drafted[1]) / len(shares)
-    reading.rounds, reading.accepted, reading.drafts = reading.rounds + rounds, reading.accepted + int(accepted[1]), len(shares)
-    reading.positions += [0.0] * (len(shares) - len(reading.positions))
-    for i, share in enumerate(shares):
-        reading.positions[i] += share * rounds
-
-
-def _add(reading: _Reading, length: float, rate: float | None) -> None:
-    reading.lengths, reading.windows = reading.lengths + length, reading.windows + 1
-    if len(reading.lines) < KEPT_LINES:
-        reading.lines.append(LogLine(length, rate))
+    rate, length = reading.rates / reading.rated, reading.rated_lengths / reading.rated
+    steps = (reading.launch.steps if reading.launch else None) or slots - 1
+    expected = {"strict": (length - 1) / (slots - 1), "biased": length / slots, "biased by steps": length / (steps + 1)}
+    return min(expected, key=lambda kind: abs(expected[kind] - rate))
 
 
 def _acceptance(reading: _Reading, slots: int | None) -> Acceptance | None:
-    if not reading.windows:
+    if not reading.seen:
         return None
+    engine, version = reading.engine, reading.version
     if reading.rounds:
+        steps = len(reading.reached) or (reading.launch.steps if reading.launch else None)
         return Acceptance(
             rounds=round(reading.rounds),
             accepted=reading.accepted,
-            steps=reading.drafts,
-            slots=reading.drafts + 1,
-            p=tuple(min(1.0, hits / reading.rounds) for hits in reading.positions),
+            steps=steps,
+            slots=steps + 1 if steps else None,
+            p=tuple(min(1.0, hits / reading.rounds) for hits in reading.reached),
             accept_length=1 + reading.accepted / reading.rounds,
-            engine=reading.engine,
-            engine_version=reading.version,
+            engine=engine,
+            engine_version=version,
+            windows=reading.seen,
         )
-    steps = (reading.launch.steps if reading.launch else None) or (slots - 1 if slots else None)
-    mean = reading.lengths / reading.windows
-    return Acceptance(steps=steps, slots=slots, accept_length=mean, engine=reading.engine, engine_version=reading.version)
+    return Acceptance(
+        steps=(reading.launch.steps if reading.launch else None) or (slots - 1 if slots else None),
+        slots=slots,
+        accept_length=_mean(reading),
+        engine=engine,
+        engine_version=version,
+        printed_rate=reading.rates / reading.rated if reading.rated else None,
+        windows=reading.seen,
+    )
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _mean(reading: _Reading) -> float:
+    """Mean over rounds: a window covers the same number of decode steps, so it holds rounds in proportion to the requests running, taken
+    between this window's end and the one before. Where that is not printed, windows weigh alike."""
+    running = [window.running for window in reading.windows]
+    weights = (
+        [(now + before) / 2 for now, before in zip(running, (running[0], *running), strict=False) if now and before] if running else []
+    )
+    if len(weights) < len(running) or not weights:
+        return reading.lengths / reading.seen
+    return sum(w * window.accept_length for w, window in zip(weights, reading.windows, strict=True)) / sum(weights)
+
+
+def _text(line: bytes) -> str:
+    if line.startswith(b'{"') and b'"log":' in line[:200]:  # docker's json-file
+        try:
+            inner = json.loads(line)["log"]
+            return inner if isinstance(inner, str) else ""
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+    return line[:LONGEST_LINE].decode("utf-8", errors="replace").rstrip("\r")
+
+
+def _file(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as probe:
-            zipped = probe.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if zipped else path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE):
-                yield line.decode("utf-8", errors="replace")
+            head = probe.read(8)
+        for magic, name in _PACKED.items():
+            if head.startswith(magic):
+                raise UnreadableFile(f"is {name}", where=path, hint="give it as UTF-8 text, plain or with gzip")
+        with gzip.open(path, "rb") if head[:2] == b"\x1f\x8b" else path.open("rb") as file:
+            yield from _pieces(file)
     except FileNotFoundError:
         raise UnreadableFile("there is no such log", where=path, hint="check the path") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UnreadableFile(f"cannot be read: {error}", where=repr(str(path)), hint="copy the log again") from None
 
 
-def _server_args(text: str) -> dict[str, str]:
-    found = {}
-    for match in _ARGUMENT.finditer(text):
-        value = next(group for group in match.groups()[2:] if group is not None)
-        if value != "None":
-            found[match[1] or match[2]] = value
-    return found
+def _pieces(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    """The file in pieces that end at a line end; a line longer than 64 KiB is cut."""
+    left = b""
+    while block := file.read(CHUNK):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield left + block[:end]
+            left = block[end:]
+        else:
+            left += block
+        if len(left) > LONGEST_LINE:
+            yield left
+            left = b""
+    if left:
+        yield left

@@ -1,15 +1,29 @@
-"""Is this weight trained, fresh, dead or broken? Moments, spectra and distances to initialisations, without thresholds."""
+"""Is this weight trained, fresh, dead or broken, on what, and how far? Measurements without thresholds."""
 
+from eagle3diag.weights.change import Against, Change
+from eagle3diag.weights.grid import Grid
 from eagle3diag.weights.moments import Moments, Spread
-from eagle3diag.weights.nulls import FromMoments, NullDistance, Structure, from_moments
-from eagle3diag.weights.report import BlockWeights, TensorWeights, WeightReport, measure, weights
+from eagle3diag.weights.nulls import NullDistance, Structure
+from eagle3diag.weights.origin import Origin, Overlap
+from eagle3diag.weights.printed import FromMoments, from_moments
+from eagle3diag.weights.reading import BlockReading, Hypothesis, Reading
+from eagle3diag.weights.report import WeightReport, weights
 from eagle3diag.weights.spectrum import Spectrum, noise_band
+from eagle3diag.weights.tensor import BlockWeights, TensorWeights, measure
 
 __all__ = [
+    "Against",
+    "BlockReading",
     "BlockWeights",
+    "Change",
     "FromMoments",
+    "Grid",
+    "Hypothesis",
     "Moments",
     "NullDistance",
+    "Origin",
+    "Overlap",
+    "Reading",
     "Spectrum",
     "Spread",
     "Structure",

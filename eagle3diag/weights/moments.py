@@ -1,16 +1,23 @@
-"""One pass over a tensor: moments, norms and counts, accumulated in float64 so that a small mean is a number and not 0.000000."""
+"""One pass over a tensor: moments, norms and counts, summed in float64 so that a small mean is a number and not 0.000000."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 19
-"""Elements converted to float64 at a time (4 MB): a memory-mapped checkpoint of any size is measured in constant memory."""
+from eagle3diag.weights.entries import Entries, entries
+
+CHUNK = 1 << 18
+"""Entries widened at a time (1 MB of float32, which stays in the cache): a memory-mapped file of any size takes constant memory."""
+
+TILES = (6, 12)
+"""Bands of rows, and of columns, of the map that shows where a matrix is strong."""
+
+_SMALL = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -23,125 +30,126 @@ class Spread:
     cv: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Moments:
     """What one pass over a tensor yields. Non-finite entries are counted, and left out of everything else.
 
-    ``std`` is the population's (divided by ``size``), ``kurtosis`` is not in excess (uniform 1.8, normal 3),
-    ``beyond[i]`` counts the entries whose absolute value is above ``bounds[i]``, ``square`` is the sum of squares,
-    ``row_norms [R]`` and ``column_norms [C]`` are float64 tensors (None for tensors of less than two dimensions).
+    ``std`` is the population's (divided by ``size``), ``square`` the sum of squares. ``abs_mean`` and ``kurtosis`` (not in excess:
+    uniform 1.8, normal 3) are those of ``entries``, which are all entries or, of a large tensor, evenly spaced rows.
+    Sums within a chunk are float64 for float32 and wider entries and for small tensors, else float32 (the square of a 16-bit entry is exact
+    there). ``band_squares [B, C]`` are the column sums of squares of up to 6 bands of rows, ``column_sums [C]`` those of the entries;
+    ``row_norms [R]`` and ``column_norms [C]`` are float64 (all of these None for tensors of less than two dimensions).
     """
 
     size: int
     mean: float
     std: float
-    abs_mean: float
     max_abs: float
-    kurtosis: float
     square: float
     nonfinite: int
     zeros: int
     ones: int
     constant: bool
-    beyond: tuple[int, ...]
     zero_rows: int
     zero_columns: int
     row_norms: Tensor | None
     column_norms: Tensor | None
+    column_sums: Tensor | None
+    band_squares: Tensor | None
+    entries: Entries
+
+    @property
+    def abs_mean(self) -> float:
+        return self.entries.abs_mean
+
+    @property
+    def kurtosis(self) -> float:
+        return math.nan if self.constant else self.entries.kurtosis
 
 
-class _Central:
-    """Central moment sums of a growing sample: chunks are centred on their own mean, then merged.
+class _Pass:
+    """The sums that grow over the chunks of a matrix of ``rows`` and ``columns``."""
 
-    Raw moments would cancel for a norm weight (mean 1, std 0.001). Merge formulas: Pebay, SAND2008-6212, eq. 3.1 (2008).
-    """
+    def __init__(self, rows: int, columns: int, work: torch.dtype) -> None:
+        self.work = work
+        self.row_squares = torch.zeros(rows, dtype=torch.float64)
+        self.column_sums = torch.zeros(columns, dtype=torch.float64)
+        self.bad_rows, self.bad_columns = torch.zeros(rows, dtype=torch.bool), torch.zeros(columns, dtype=torch.bool)
+        self.nonfinite = self.zeros = self.ones = 0
+        self.least, self.most = math.inf, 0.0
 
-    def __init__(self) -> None:
-        self.n = 0
-        self.mean = self.m2 = self.m3 = self.m4 = 0.0
+    def add(self, start: int, chunk: Tensor) -> Tensor:
+        """Take in ``chunk [r, C]``, whose first row is ``start``; returns its column sums of squares."""
+        x = chunk.to(self.work)
+        s = x * x
+        most = float(s.amax())
+        if not math.isfinite(most):  # NaN, infinity, or a square that float32 cannot hold
+            x = chunk.to(torch.float64)
+            bad = ~x.isfinite()
+            self.nonfinite += int(bad.sum())
+            self.bad_rows[start : start + len(x)] |= bad.any(1)
+            self.bad_columns |= bad.any(0)
+            good = x[~bad]
+            x = torch.where(bad, 0.0, x)
+            s = x * x
+            if not good.numel():
+                return s.sum(0)
+            most, least = float(s.amax()), float(good.square().amin())
+            self.zeros -= int(bad.sum()) if least == 0 else 0  # taken in as zeros below
+        else:
+            least = float(s.amin())
+        self.least, self.most = min(self.least, least), max(self.most, most)
+        if least == 0:  # counting is the dearest step, and hardly ever needed
+            self.zeros += int((x == 0).sum())
+        if most >= 1:
+            self.ones += int((x == 1).sum())
+        self.row_squares[start : start + len(x)] = s.sum(1)
+        self.column_sums += x.sum(0)
+        return s.sum(0)
 
-    def add(self, values: Tensor) -> None:
-        """Merge ``values [k]`` float64."""
-        nb = values.numel()
-        if nb == 0:
-            return
-        mean = float(values.mean())
-        d = values - mean
-        d2 = d * d
-        m2, m3, m4 = float(d2.sum()), float((d2 * d).sum()), float((d2 * d2).sum())
-        na, n, gap = self.n, self.n + nb, mean - self.mean
-        self.m4 += (
-            m4
-            + gap**4 * na * nb * (na * na - na * nb + nb * nb) / n**3
-            + 6 * gap**2 * (na * na * m2 + nb * nb * self.m2) / n**2
-            + 4 * gap * (na * m3 - nb * self.m3) / n
-        )
-        self.m3 += m3 + gap**3 * na * nb * (na - nb) / n**2 + 3 * gap * (na * m2 - nb * self.m2) / n
-        self.m2 += m2 + gap**2 * na * nb / n
-        self.mean += gap * nb / n
-        self.n = n
 
-
-def moments(tensor: Tensor, bounds: Sequence[float] = ()) -> Moments:
+def moments(tensor: Tensor) -> Moments:
     """Measure ``tensor`` (any shape, any floating dtype); tensors of more than two dimensions count as ``[shape[0], rest]``.
 
     >>> moments(torch.tensor([[1.0, -1.0], [0.0, 0.0]])).zero_rows
     1
     """
-    rows = tensor.shape[0] if tensor.dim() >= 2 else 1
-    columns = math.prod(tensor.shape[1:]) if tensor.dim() >= 2 else tensor.numel()
-    matrix = tensor.detach().reshape(rows, columns)
-    row_squares = torch.zeros(rows, dtype=torch.float64)
-    column_squares = torch.zeros(columns, dtype=torch.float64)
-    zero_columns = torch.ones(columns, dtype=torch.bool)
-    central, beyond = _Central(), [0] * len(bounds)
-    absolute = largest = 0.0
-    lowest, highest = math.inf, -math.inf
-    nonfinite = zeros = ones = zero_rows = 0
-    step = max(1, CHUNK // max(1, columns))
-    for start in range(0, rows if columns else 0, step):
-        chunk = matrix[start : start + step].to(torch.float64)
-        finite = chunk.isfinite()
-        bad = chunk.numel() - int(finite.sum())
-        values = chunk[finite] if bad else chunk.reshape(-1)
-        empty = chunk == 0
-        zero_rows += int(empty.all(1).sum())
-        zero_columns &= empty.all(0)
-        zeros += int(empty.sum())
-        nonfinite += bad
-        squares = (torch.where(finite, chunk, 0.0) if bad else chunk).square()
-        row_squares[start : start + step] = squares.sum(1)
-        column_squares += squares.sum(0)
-        if values.numel() == 0:
-            continue
-        central.add(values)
-        ones += int((values == 1).sum())
-        lowest, highest = min(lowest, float(values.min())), max(highest, float(values.max()))
-        values = values.abs()
-        absolute += float(values.sum())
-        largest = max(largest, float(values.max()))
-        for i, bound in enumerate(bounds):
-            beyond[i] += int((values > bound).sum())
-    n = central.n
-    nan = math.nan
     flat = tensor.dim() < 2
+    rows = 1 if flat else tensor.shape[0]
+    columns = tensor.numel() if flat else math.prod(tensor.shape[1:])
+    matrix = tensor.detach().reshape(rows, columns)
+    wide = tensor.dtype.itemsize > 2 or tensor.numel() <= _SMALL
+    total = _Pass(rows, columns, torch.float64 if wide else torch.float32)
+    bands = torch.zeros(min(TILES[0], rows), columns, dtype=torch.float64)
+    step = max(1, CHUNK // max(1, columns))
+    for band, squares in enumerate(bands if columns else ()):
+        first, last = band * rows // len(bands), (band + 1) * rows // len(bands)
+        for start in range(first, last, step):
+            squares += total.add(start, matrix[start : min(start + step, last)])
+    n = tensor.numel() - total.nonfinite
+    square, nan = float(total.row_squares.sum()), math.nan
+    mean = float(total.column_sums.sum()) / n if n else nan
+    # a sum of equal entries differs from n times the entry by rounding only; one of both signs by much more
+    constant = n > 1 and not total.nonfinite and total.least == total.most and abs(mean) > (1 - 1e-6) * math.sqrt(total.most) - 1e-300
+    variance = 0.0 if constant else max(0.0, square / n - mean * mean) if n else nan
+    column_squares = bands.sum(0)
     return Moments(
         size=tensor.numel(),
-        mean=central.mean if n else nan,
-        std=math.sqrt(central.m2 / n) if n else nan,
-        abs_mean=absolute / n if n else nan,
-        max_abs=largest if n else nan,
-        kurtosis=central.m4 * n / central.m2**2 if central.m2 > 0 else nan,
-        square=float(row_squares.sum()),
-        nonfinite=nonfinite,
-        zeros=zeros,
-        ones=ones,
-        constant=n > 1 and lowest == highest and nonfinite == 0,
-        beyond=tuple(beyond),
-        zero_rows=0 if flat else zero_rows,
-        zero_columns=0 if flat or rows == 0 else int(zero_columns.sum()),
-        row_norms=None if flat else row_squares.sqrt(),
+        mean=mean,
+        std=math.sqrt(variance) if n else nan,
+        max_abs=math.sqrt(total.most) if n else nan,
+        square=square,
+        nonfinite=total.nonfinite,
+        zeros=total.zeros,
+        ones=total.ones,
+        constant=constant,
+        zero_rows=0 if flat or not columns else int(((total.row_squares == 0) & ~total.bad_rows).sum()),
+        zero_columns=0 if flat or not rows else int(((column_squares == 0) & ~total.bad_columns).sum()),
+        row_norms=None if flat else total.row_squares.sqrt(),
         column_norms=None if flat else column_squares.sqrt(),
+        column_sums=None if flat else total.column_sums,
+        band_squares=None if flat else bands,
+        entries=entries(matrix),
     )
 
 
@@ -162,3 +170,18 @@ def thin(values: Tensor | None, most: int) -> tuple[float, ...]:
     if n > most:
         values = values[torch.linspace(0, n - 1, most, dtype=torch.float64).round().long()]
     return tuple(float(v) for v in values)
+
+
+def tiles(m: Moments) -> tuple[tuple[float, ...], ...]:
+    """Root mean square of the entries in a grid of up to 6 x 12 bands of rows and columns, over that of the whole matrix."""
+    if m.band_squares is None or not m.square > 0:
+        return ()
+    rows, wide = m.row_norms.numel() if m.row_norms is not None else 0, m.band_squares.shape[1]
+    bands, parts = len(m.band_squares), min(TILES[1], wide)
+    whole = m.square / m.size
+    grid = []
+    for b, squares in enumerate(m.band_squares):
+        height = (b + 1) * rows // bands - b * rows // bands
+        edges = [c * wide // parts for c in range(parts + 1)]
+        grid.append(tuple(math.sqrt(float(squares[i:j].sum()) / ((j - i) * height) / whole) for i, j in pairwise(edges)))
+    return tuple(grid)

@@ -10,7 +10,10 @@ from pathlib import Path
 import chromium
 import pytest
 import reports
-import test_report
+
+from eagle3diag.before_after import before_after
+from eagle3diag.report import html, notebook
+from eagle3diag.report.form import Page, Section, Table
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages")
     reports.diagnosis().to_html(path / "diagnosis.html")
     reports.given(reports.comparison()).to_html(path / "healthy.html")
-    for i, result in enumerate(test_report.hostile()):
+    for i, result in enumerate(reports.hostile()):
         result.to_html(path / f"hostile-{i}.html")
     return path
 
@@ -111,6 +114,8 @@ def test_readable_without_javascript(tab: chromium.Tab, folder: Path) -> None:
     assert tab.run("getComputedStyle(document.querySelector('figure .static')).display") == "block"
     assert tab.run("document.querySelectorAll('figure .static svg').length") == 13
     assert tab.run("document.getElementById('save-json').hidden")
+    assert tab.run("document.querySelectorAll('button.sort, .filter').length") == 0
+    assert tab.run("document.querySelectorAll('.strip .track').length") == 5
     assert "Start the server with" in tab.run("document.body.innerText")
     assert tab.run("document.documentElement.scrollWidth") <= 390
 
@@ -146,6 +151,85 @@ def test_keyboard_and_structure(tab: chromium.Tab, folder: Path) -> None:
     assert tab.until("document.querySelector('section details').open")
 
 
+TENSORS = "[...document.querySelectorAll('table')].find(t => t.textContent.includes('midlayer.mlp.up_proj.weight'))"
+
+
+def press(tab: chromium.Tab, key: str) -> None:
+    for kind in ("keyDown", "keyUp"):
+        text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
+        tab("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Enter": 13, "Tab": 9}[key], **text)
+
+
+@pytest.mark.parametrize("view", ["page", "notebook"])
+def test_tables_sort_and_filter(tab: chromium.Tab, folder: Path, tmp_path: Path, view: str) -> None:
+    """By click and by key, numbers as numbers and what is missing last; the filter says how many rows are left."""
+    rows = tuple(
+        (f"layers.{i}.weight", value, "x")
+        for i, value in enumerate(("10", "9.5", "-", "1,200", "2e-3", "-3", "5 of 576", "[1.5, 2]", "8 %"))
+    )
+    table = Table(("name", "value", "note"), rows, align="lrl", title="Many")
+    told = Page("compare", "Sorted.", (), (), (Section("Rows", tables=(table,)),))
+    result = reports.Oddity("x", (), ())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(html if view == "page" else notebook, "view", lambda result: told)
+        text = html.page(result) if view == "page" else f"<!doctype html><html data-plots='none'><body>{notebook.fragment(result)}"
+    page = tmp_path / "table.html"
+    page.write_text(text, encoding="utf-8")
+    tab.open(page)
+    column = "[...document.querySelectorAll('td:nth-child(2)')].filter(c => !c.parentElement.hidden).map(c => c.textContent)"
+
+    tab.run("document.querySelectorAll('button.sort')[1].click()")
+    assert tab.run(column) == ["-3", "2e-3", "[1.5, 2]", "5 of 576", "8 %", "9.5", "10", "11", "1,200", "-"]
+    assert tab.run("document.querySelectorAll('th')[1].getAttribute('aria-sort')") == "ascending"
+    tab.run("document.querySelectorAll('button.sort')[1].focus()")
+    press(tab, "Enter")
+    assert tab.until("document.querySelectorAll('th')[1].getAttribute('aria-sort') === 'descending'")
+    assert tab.run(column) == ["1,200", "11", "10", "9.5", "8 %", "5 of 576", "[1.5, 2]", "2e-3", "-3", "-"]
+    tab.run("document.querySelectorAll('button.sort')[0].click()")
+    assert tab.run("document.querySelectorAll('[aria-sort]').length") == 1
+    tab.run("(i => { i.value = 'LAYERS.3 x'; i.dispatchEvent(new Event('input')) })(document.querySelector('.filter input'))")
+    assert tab.run(column) == ["1,200"]
+    assert tab.run("document.querySelector('[role=status]').textContent") == "1 of 10 rows"
+    assert tab.run("document.querySelector('.filter input').getAttribute('aria-label')") == "Filter the rows of Many"
+    assert tab.said == []
+
+
+def test_the_tab_key_reaches_all(tab: chromium.Tab, folder: Path) -> None:
+    """From the skip link on, Tab passes links, columns, boxes and folds, each with a frame that shows where one is."""
+    tab.open(folder / "diagnosis.html")
+    seen = set()
+    for _ in range(40):
+        press(tab, "Tab")
+        seen.add(tab.run("document.activeElement.className || document.activeElement.tagName"))
+        assert tab.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+    assert {"skip", "A", "SUMMARY", "sort", "scroll"} <= seen
+
+
+def test_zero_width_and_long_words_stay_in_their_place(tab: chromium.Tab, tmp_path: Path) -> None:
+    """Characters without width are shown as what they are; a word of 5,000 letters wraps, or scrolls in its box."""
+    bad = "a\u200bb\u2066c" + "W" * 5000
+    finding = replace(reports.FINDINGS[0], title=bad, because=bad, fix=bad)
+    reports.given(replace(reports.checked(bad), assumed=(bad,)), finding).to_html(tmp_path / "long.html")
+    tab.open(tmp_path / "long.html", width=390)
+    tab.run(SHOW_ALL)
+
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert tab.run("document.body.innerText.includes('a\\\\u200bb\\\\u2066c')")
+    assert not tab.run("/[\\u200b\\u2066]/.test(document.body.innerText)")
+
+
+def test_before_and_after_on_a_phone(tab: chromium.Tab, tmp_path: Path) -> None:
+    """The page of two results draws without a word, and fits."""
+    fixed = replace(reports.diagnosis(), ranked=())
+    before_after(reports.diagnosis(), fixed).to_html(tmp_path / "both.html")
+    tab.open(tmp_path / "both.html", width=390)
+
+    assert tab.run("document.querySelectorAll('.strip .track').length") == 3
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert tab.said == [] and offline(tab) == []
+
+
 def test_a_link_opens_its_fold(tab: chromium.Tab, folder: Path) -> None:
     """Following the contents to a folded part opens it."""
     tab.open(folder / "diagnosis.html")
@@ -178,12 +262,13 @@ def test_numbers_can_be_saved(tab: chromium.Tab, folder: Path, tmp_path: Path) -
 
 
 def test_notebook_view_survives_alone(tab: chromium.Tab, tmp_path: Path) -> None:
-    """The saved HTML of a notebook output, put into a bare page, shows its drawings with no script at all."""
+    """The saved HTML of a notebook output, put into a bare page, shows its drawings with JavaScript off."""
     bundle = replace(reports.diagnosis(), verdict=reports.HOSTILE)._repr_mimebundle_()
     page = tmp_path / "cell.html"
     page.write_text(f"<!doctype html><meta charset='utf-8'><body>{bundle['text/html']}", encoding="utf-8")
     tab.open(page, javascript=False)
 
-    assert tab.run("document.querySelectorAll('.e3d svg').length") == 13
-    assert tab.run("document.querySelectorAll('img, script').length") == 0
+    assert tab.run("document.querySelectorAll('.e3d svg.e3d-svg').length") == 13
+    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == 5
+    assert tab.run("document.querySelectorAll('img, input').length") == 0
     assert offline(tab) == []

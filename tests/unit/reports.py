@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html.parser
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,3 +187,64 @@ def diagnosis(verdict: str = "FM-01: the flag said EAGLE where EAGLE3 was meant.
         trail=("launch command: sglang, algorithm EAGLE", "log: 12 windows", "compare: 1728 wide trained, 576 wide fed"),
         missing=("no reference: cannot tell FM-28 from FM-29",),
     )
+
+
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def every_kind() -> list[Result]:
+    return [
+        given(comparison(), *FINDINGS),
+        given(measured_weights()),
+        given(acceptance()),
+        given(checked(), FINDINGS[0]),
+        diagnosis(),
+        Oddity("label", (1.0, 2.0), (block(0, 2, 0.9),)),
+    ]
+
+
+def hostile() -> list[Result]:
+    """Every kind again, with a string that tries to break out in each place where a file's own words are shown."""
+    bad = HOSTILE
+    finding = replace(FINDINGS[0], fault=bad, title=bad, because=bad, fix=bad, check=bad)
+    finding = replace(finding, evidence=(replace(finding.evidence[0], name=bad, value=bad, expected=bad, source=bad),))
+    load = replace(checked().loads[0], name=bad, canonical=bad, into=bad, note=bad, dtype=bad)
+    compared = replace(comparison(bad), unaligned=(bad,))
+    compared = replace(compared, series=tuple(replace(s, record=bad) for s in compared.series))
+    weighed = measured_weights()
+    weighed = replace(weighed, draft=bad, tensors=tuple(replace(t, name=bad, note=bad) for t in weighed.tensors))
+    diagnosed = replace(diagnosis(bad), trail=(bad,), missing=(bad,), comparison=compared, weights=weighed)
+    diagnosed = replace(diagnosed, ranked=tuple(replace(r, finding=finding) for r in diagnosed.ranked))
+    diagnosed = replace(diagnosed, counterfactuals=tuple(replace(c, name=bad) for c in diagnosed.counterfactuals))
+    return [
+        given(compared, finding),
+        given(weighed, finding),
+        given(replace(acceptance(bad), dump=bad, changes=(bad,)), finding),
+        given(replace(checked(bad), loads=(load,)), finding),
+        diagnosed,
+        Oddity(bad, (), ()),
+    ]
+
+
+class Elements(html.parser.HTMLParser):
+    """What a browser would see: element names with their attributes, and script contents by id."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self._script: str | None = None
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag == "script":
+            self._script = dict(attrs).get("id") or "loader"
+            self.scripts[self._script] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = None if tag == "script" else self._script
+
+    def handle_data(self, data: str) -> None:
+        if self._script is not None:
+            self.scripts[self._script] += data

@@ -227,6 +227,26 @@ def test_a_cache_that_is_cut_back_and_one_that_is_continued(model: Any) -> None:
 
 
 @torch.inference_mode()
+def test_a_cache_that_cannot_count(model: Any) -> None:
+    """Linear attention keeps no tokens, and its cache refuses to say how many there were: what was fed through it is counted instead."""
+
+    class Uncounted(transformers.DynamicCache):  # type: ignore[misc]
+        def get_seq_length(self, *args: Any, **kwargs: Any) -> int:
+            if sys._getframe(1).f_globals["__name__"].startswith("eagle3diag"):
+                raise ValueError("only attention layers have a length")
+            return super().get_seq_length(*args, **kwargs)  # type: ignore[no-any-return]
+
+    ids, cache = tokens(1, 8), Uncounted(config=model.config)
+    with capture(model, boundaries=[2]) as tape:
+        for start in (0, 5, 6, 7):
+            model(ids[:, start : {0: 5}.get(start, start + 1)], **{CACHE: cache})
+    with capture(model, boundaries=[2]) as plain:
+        model(ids)
+    assert [r.input_ids.tolist() for r in tape.dump] == [ids[0].tolist()]
+    torch.testing.assert_close(tape.dump[0].state(2), plain.dump[0].state(2), rtol=1e-4, atol=1e-5)
+
+
+@torch.inference_mode()
 def test_a_cache_filled_before_the_capture_gives_positions(model: Any) -> None:
     """Rows begin where the capture began, say so, and warn."""
     ids, cache = tokens(1, 8), transformers.DynamicCache(config=model.config)

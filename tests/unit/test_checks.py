@@ -148,10 +148,10 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     # config
     "a negative boundary": (lambda: base(eagle_config={"eagle_aux_hidden_state_layer_ids": [-3, 1, 2]}), "C2", ERROR),
     "a boundary twice": (lambda: base(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}), "C2", ERROR),
-    "boundaries not ascending": (lambda: base(eagle_config={"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}), "C2", WARNING),
+    "boundaries not ascending": (lambda: base(eagle_config={"eagle_aux_hidden_state_layer_ids": [3, 1, 2]}), "FM-33", WARNING),
     "the embedding as aux state": (lambda: base(eagle_config={"eagle_aux_hidden_state_layer_ids": [-1, 1, 2]}), "C2", WARNING),
-    "another activation": (lambda: base(hidden_act="gelu"), "C4", ERROR),
-    "no draft vocabulary in the config": (lambda: base(draft_vocab_size=None), "C4", ERROR),
+    "another activation": (lambda: base(hidden_act="gelu"), "FM-27", ERROR),
+    "no draft vocabulary in the config": (lambda: base(draft_vocab_size=None), "FM-27", ERROR),
     "two RoPE bases": (lambda: base(rope_parameters={"rope_theta": 500000.0}), "C5", WARNING),
     "half a scaling": (lambda: base(rope_scaling={"rope_type": "llama3", "factor": 8.0}), "C5", WARNING),
     "a sliding window": (lambda: base(layer_types=["sliding_attention"], sliding_window=2048), "C6", WARNING),
@@ -251,7 +251,7 @@ def small(**changes: Any) -> Target:
         ({}, {"rms_norm_eps": 1e-6}, "C4", NOTE),
         ({}, {"quantization_config": {"quant_method": "ascend", "rotation": "QuaRot"}}, "C7", WARNING),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, {}, "C2", ERROR),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}}, {}, "C2", WARNING),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 5]}}, {}, "FM-30", ERROR),
     ],
 )  # fmt: skip
 def test_the_target_is_compared(draft: dict[str, Any], target: dict[str, Any], fault: str, severity: Severity) -> None:

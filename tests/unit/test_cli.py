@@ -77,14 +77,19 @@ def test_public_names_are_pinned() -> None:
         "Severity",
         "UnreadableFile",
         "UnsafeFile",
+        "UnusableServer",
+        "Workbench",
         "audit",
+        "before_after",
         "capture",
         "compare",
         "convert",
         "diagnose",
+        "load",
         "open_draft",
         "open_dump",
         "open_target",
+        "probe",
         "replay",
         "weights",
     ]
@@ -94,11 +99,11 @@ def test_public_names_are_pinned() -> None:
     assert eagle3diag.__version__ == "0.1.0"
 
 
-VERBS = ("audit", "capture", "compare", "convert", "diagnose", "replay", "weights")
+VERBS = ("audit", "before_after", "capture", "compare", "convert", "diagnose", "replay", "weights")
 FIRST = {  # what a program may do with a verb's module before it calls the verb; each in a fresh interpreter
     "imports the folder": "import importlib\nfor v in VERBS: importlib.import_module(f'eagle3diag.{v}')",
     "takes something out of the folder": "from eagle3diag.compare import Comparison\nfrom eagle3diag.replay import Replay",
-    "takes the verb": "from eagle3diag import audit, capture, compare, diagnose, replay, weights",
+    "takes the verb": "from eagle3diag import audit, before_after, capture, compare, diagnose, replay, weights",
 }
 
 
@@ -154,7 +159,7 @@ def test_json_is_the_result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     answers(monkeypatch, having(ERROR))
     cli.main(["weights", "d", "--json"])
 
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(having(ERROR).to_dict()))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(having(ERROR).to_dict() | {"removed": {}}))
 
 
 def test_html_is_written_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

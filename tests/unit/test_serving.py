@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.serving import Acceptance, parse_launch, read_acceptance, read_launch, read_log, strict_from_biased
-from eagle3diag.serving.log import KEPT_LINES, LONGEST_LINE
+from eagle3diag.serving.log import KEPT_WINDOWS, LONGEST_LINE
 
 # --- acceptance ---------------------------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ def test_vllm_windows_are_added_up_by_their_counts() -> None:
     assert (seen.engine, seen.engine_version, seen.rate_kind) == ("vllm", "0.11.0", "strict")
     assert (seen.acceptance.rounds, seen.acceptance.accepted, seen.acceptance.steps) == (400, 100, 4)
     assert seen.acceptance.length == 1.25 and seen.acceptance.p == pytest.approx((0.175, 0.05, 0.025, 0.0))
-    assert [line.accept_rate for line in seen.lines] == [0.25, 0.0]
+    assert [line.accept_rate for line in seen.windows] == [0.25, 0.0]
     assert seen.aux_lines == ("Using auxiliary layers from speculative config: (2, 15, 27)",)
 
 
@@ -250,10 +250,10 @@ def test_a_log_of_any_bytes_and_size_is_read_in_bounded_memory(tmp_path: Path) -
         + b"accept len: " + b"9" * 5000 + b"\nserver_args={" + b"'a': " * 30000 + b"\n"
         + b"x" * (3 * LONGEST_LINE)
         + b"\n"
-        + b"accept len: 2.00, accept rate: 0.25\n" * (KEPT_LINES + 10)
+        + b"accept len: 2.00, accept rate: 0.25\n" * (2 * KEPT_WINDOWS + 10)
     )  # fmt: skip
     seen = read_log(file)
-    assert len(seen.lines) == KEPT_LINES
+    assert KEPT_WINDOWS <= len(seen.windows) < 2 * KEPT_WINDOWS and seen.n_windows == 2 * KEPT_WINDOWS + 10
     assert seen.acceptance is not None and seen.acceptance.length is not None and math.isfinite(seen.acceptance.length)
 
 

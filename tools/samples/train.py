@@ -1,7 +1,7 @@
 """Train the sample EAGLE-3 draft: training-time test over the target's own answers, in plain torch.
 
     python train.py --target DIR --train train.pt --held-out held_out.pt --out DIR [--epochs 8]
-    python train.py --target DIR --train more.pt --held-out held_out.pt --out DIR --start DIR/epoch_8 --epochs 2 --peak 6e-4
+    python train.py --target DIR --train train.pt more.pt --held-out held_out.pt --out DIR --start DIR/epoch_8 --epochs 2 --peak 6e-4
 
 The method is EAGLE-3's (arXiv 2503.01840): the draft is unrolled ``STEPS`` times over the same slots, each step fed with the
 draft's own previous output, the label being the target's distribution over the draft vocabulary. At slot ``t`` and step ``k`` the
@@ -251,7 +251,8 @@ def main() -> None:
     parser.add_argument("--train", type=Path, nargs="+", required=True)
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--start", type=Path, help="go on from this checkpoint, with its draft vocabulary; epochs are counted on")
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint; epochs are counted on")
+    parser.add_argument("--keep-vocabulary", action="store_true", help="with --start: keep its draft vocabulary, instead of choosing anew")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--peak", type=float, default=1.5e-3, help="peak learning rate; fc and the head get a quarter")
     args = parser.parse_args()
@@ -260,10 +261,12 @@ def main() -> None:
     config = json.loads((args.target / "config.json").read_text())
     embedding = load_file(args.target / "model.safetensors")["model.embed_tokens.weight"].float()
     final_norm = load_file(args.target / "model.safetensors")["model.norm.weight"].float()
-    records: list[Record] = [r for path in args.train for r in torch.load(path, weights_only=True)]
-    held_out: list[Record] = torch.load(args.held_out, weights_only=True)
+    # Mapped, not read: gigabytes of features that the page cache may drop again.
+    records: list[Record] = [r for path in args.train for r in torch.load(path, weights_only=True, mmap=True)]
+    held_out: list[Record] = torch.load(args.held_out, weights_only=True, mmap=True)
     start = load_file(args.start / "model.safetensors") if args.start else None
-    draft_ids = vocabulary(records) if start is None else start["d2t"] + torch.arange(DRAFT_VOCAB)
+    known_ids = start["d2t"] + torch.arange(DRAFT_VOCAB) if start is not None else torch.empty(0, dtype=torch.long)
+    draft_ids = known_ids if args.keep_vocabulary else vocabulary(records)
     to_draft = torch.full((len(embedding),), -1).index_copy_(0, draft_ids, torch.arange(len(draft_ids)))
     wanted = embedding[draft_ids].to(torch.bfloat16)
     seen = torch.cat([r["ids"][int(r["prompt"]) :] for r in held_out])
@@ -275,14 +278,16 @@ def main() -> None:
     written = draft_config(config)
     draft = Draft(written)  # type: ignore[arg-type]
     log, done = [], 0
-    if start is not None:
-        draft.load_state_dict({name: start[stored].float() for name, stored in stored_names(draft).items()})
-        log = json.loads((args.out / "training.json").read_text())["epochs"]
-        done = len(log)
-    else:
-        with torch.no_grad():  # the head and its norm start as the target's own
-            draft.lm_head.weight.copy_(embedding[draft_ids])
-            draft.norm.copy_(final_norm)
+    with torch.no_grad():  # the head's rows and its norm start as the target's own
+        draft.norm.copy_(final_norm)
+        head = embedding[draft_ids]
+        if start is not None:  # rows of tokens that stay keep what they learned
+            draft.load_state_dict({name: start[stored].float() for name, stored in stored_names(draft).items()})
+            learned = torch.full((len(embedding),), -1).index_copy_(0, known_ids, torch.arange(len(known_ids)))[draft_ids]
+            head[learned >= 0] = start["lm_head.weight"].float()[learned[learned >= 0]]
+            log = json.loads((args.start.parent / "training.json").read_text())["epochs"]
+            done = len(log)
+        draft.lm_head.weight.copy_(head)
     for epoch in train(draft, records, args.epochs, embedding, wanted, to_draft, args.peak):
         epoch += done
         result = {"epoch": epoch, "answers": len(records), **accuracy(draft, held_out, embedding, draft_ids)}

@@ -16,11 +16,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 # The kernels of the shims folder run on SGLang's CPU engine; compiling graphs would cost half a minute and gain nothing here.
 ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "passive"}
+#: The recorder writes on a thread of its own, and shutting the engine down kills it.
+FAREWELL_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def run(options: dict[str, Any], prompts: Sequence[Sequence[int]], max_new: int,
         seconds = perf_counter() - started
         if farewell:
             engine.generate(input_ids=[list(prompts[0])[:4]], sampling_params={"max_new_tokens": 2, "temperature": 0, "ignore_eos": True})
+            sleep(FAREWELL_SECONDS)
     finally:
         engine.shutdown()
     return {

@@ -1,4 +1,3 @@
-"use strict";
 // Draws the figures with the plotly.js that the page carries. Without it (or without JavaScript) the static drawings stay.
 (() => {
   const root = document.documentElement;
@@ -23,12 +22,13 @@
   addEventListener("afterprint", () => opened.forEach((d) => { d.open = false; }));
 
   const packed = read("plotly-packed");
-  const text = read("figures");
-  if (!packed || !text || !("DecompressionStream" in window)) { root.dataset.plots = "static"; return; }
+  if (!packed || !("DecompressionStream" in window)) { root.dataset.plots = "static"; return; }
+  const unpack = (base64) => new Response(new Blob([Uint8Array.from(atob(base64), (c) => c.charCodeAt(0))]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 
   const hues = JSON.parse(read("hues"));
   const dark = matchMedia("(prefers-color-scheme: dark)");
   // the same drawing in the other theme's colours: the hues are replaced in the text before it is parsed
+  let text = "";
   const specs = () => JSON.parse(dark.matches ? hues.reduce((t, [light, night]) => t.replaceAll(light, night), text) : text);
   const narrow = () => innerWidth < 600;
   const themed = (layout, traces) => {
@@ -48,7 +48,7 @@
     return layout;
   };
 
-  let current = specs();
+  let current = {};
   const config = JSON.parse(read("plot-config"));
   const drawn = new Map();
   const draw = async (figure) => {
@@ -60,15 +60,16 @@
     root.dataset.plots = `${drawn.size}/${Object.keys(current).length}`;
   };
   const start = async () => {
-    const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
-    const source = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const source = await unpack(packed);
+    text = await unpack(read("figures-packed"));
+    current = specs();
     const script = document.createElement("script");
     script.textContent = source; // allowed by its hash in the page's policy, and by nothing else
     document.head.append(script);
     if (!window.Plotly) { root.dataset.plots = "static"; return; }
     root.dataset.plots = `0/${Object.keys(current).length}`;
     const seen = new IntersectionObserver((entries) => entries.forEach((e) => { if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); } }), { rootMargin: "400px" });
-    document.querySelectorAll("figure[id]").forEach((f) => seen.observe(f));
+    document.querySelectorAll("figure[id]").forEach((f) => { if (f.id in current) seen.observe(f); });
     dark.addEventListener("change", () => { current = specs(); [...drawn.keys()].forEach(draw); });
   };
   requestAnimationFrame(() => setTimeout(start, 0)); // after the first paint: the text is there at once

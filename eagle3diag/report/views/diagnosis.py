@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Section, Series, Table
+from eagle3diag.findings import Severity
+from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Row, Section, Series, Strip, Table
 from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
 from eagle3diag.report.views.common import accept_bar, accept_length, by_position, engine, joined, path_name
@@ -15,13 +16,29 @@ if TYPE_CHECKING:
     from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
     from eagle3diag.serving import Acceptance
 
+SURE = 0.9  # below, the certainty is said
 _SHOWN = 12  # counterfactuals in the figures; the table has all of them
 
 
 def page(result: Diagnosis) -> Page:
     findings = result.findings
     remarks = tuple(_remark(result, ranked) for ranked in result.ranked)
-    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), remarks)
+    return Page("diagnose", result.verdict, tuple(_facts(result)), findings, tuple(_sections(result)), remarks, _strip(result))
+
+
+def _strip(result: Diagnosis) -> Strip | None:
+    """The waterfall: each row holds what is left, pale what went since the row before."""
+    stages = result.waterfall
+    if len(stages) < 2:
+        return None
+    hues = {"observed": 4, "on what the server fed it": 2}
+    named = {r.finding.fault for r in result.ranked}
+    rows = [
+        Row(s.name, s.accept_length, before.accept_length if before else None, 1 if s.name in named else hues.get(s.name, 0), s.why)
+        for before, s in zip((None, *stages), stages, strict=False)
+    ]
+    title = "Where acceptance is lost" if any(f.severity > Severity.NOTE for f in result.findings) else "Acceptance"
+    return Strip(title, "Accept length; 1.00 means that nothing is accepted. Pale: lost since the row above.", 1.0, tuple(rows))
 
 
 def _facts(result: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -49,12 +66,19 @@ def _observed(seen: Acceptance) -> str:
 def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
     words = [f"Share of the explanation: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
+    if ranked.weight > 0 and ranked.certainty < SURE:
+        words.append(f"That it is there at all: {percent(ranked.certainty, 0)}.")
     if ranked.predicted is not None:
         alone = accept_length(ranked.predicted.accept_length, ranked.predicted.accept_length_interval)
         beside = [f"{result.observed.length:.2f} is observed"] if result.observed is not None and result.observed.length is not None else []
         beside += [f"the healthy replay gives {result.replay.accept_length:.2f}"] if result.replay is not None else []
         words.append(f"The replay with this fault alone gives accept length {alone}" + (f"; {', '.join(beside)}." if beside else "."))
     return " ".join(words)
+
+
+def _beyond_the_strip(result: Diagnosis) -> bool:
+    """Whether there is more to predict than the strip shows, so that a terminal gets the bars too."""
+    return not {c.fault for c in result.counterfactuals} <= {s.name for s in result.waterfall}
 
 
 def _sections(result: Diagnosis) -> Iterator[Section]:
@@ -68,7 +92,13 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
             paragraphs=(rest,) if rest else (),
             tables=tables,
             figures=figures,
+            terminal=_beyond_the_strip(result),
         )
+    if result.suspects:
+        words = (
+            "Not seen, since the evidence given could not show them; each would explain the number. The last column says what would tell."
+        )
+        yield Section("Undetermined between", words, tables=(_suspects(result),))
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
     if result.trail:
@@ -81,6 +111,20 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
         yield from weights.page(result.weights).grouped("Evidence: the weights", prefix="weights-")
     if result.replay is not None:
         yield from replay.page(result.replay).grouped("Evidence: the healthy replay", prefix="replay-")
+
+
+def _suspects(result: Diagnosis) -> Table:
+    rows = tuple(
+        (
+            s.fault,
+            s.title,
+            percent(s.weight, 0),
+            fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING,
+            s.tell or MISSING,
+        )
+        for s in result.suspects
+    )
+    return Table(("fault", "what it is", "share", "would give", "what would tell"), rows, align="llrrl", narrow=(0, 1, 2, 3), code=(0,))
 
 
 def _nearest(result: Diagnosis) -> list[Counterfactual]:
@@ -117,6 +161,7 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
             tuple(bars),
             start=1.0,
             mark=mark,
+            terminal=_beyond_the_strip(result),
         )
     if series and any(s.y for s in series):
         yield Lines(
@@ -134,7 +179,7 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
 def _counterfactuals(result: Diagnosis) -> Table:
     rows = tuple(
         (c.fault, c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
-        for c in _nearest(result)
+        for c in (*_nearest(result), *result.series)
     )
     return Table(
         ("fault", "what was broken", "accept length", "95 % interval", "p(1)", "distance"),

@@ -1,0 +1,69 @@
+"""``eagle3diag report``: a folder of evidence, a saved result, or two of them, as one report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eagle3diag import progress
+from eagle3diag.errors import BadArgument
+
+if TYPE_CHECKING:
+    from eagle3diag.findings import Result
+
+EVIDENCE = {
+    "draft": ("draft",),
+    "target": ("target",),
+    "train": ("train",),
+    "live": ("live",),
+    "reference": ("reference",),
+    "launch": ("launch.txt", "launch.sh"),
+    "log": ("server.log", "server.log.gz"),
+    "acceptance": ("acceptance.json",),
+}
+"""What each part of a case is called in a folder; the first name that is there counts."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    names = ", ".join(name for found in EVIDENCE.values() for name in found)
+    parser.add_argument("source", metavar="SOURCE", help=f"a saved result (JSON or HTML), or a folder with whatever there is of {names}")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="a second one: what the fix changed, before and after")
+    parser.add_argument("--draft", metavar="PATH", help="the draft's checkpoint, when it is not in the folder")
+    parser.add_argument("--target", metavar="PATH", help="the target's checkpoint, when it is not in the folder")
+    parser.add_argument("--engine", metavar="NAME==VERSION", help="of a folder; default: as its log, live dump or launch command say")
+
+
+def read(args: argparse.Namespace) -> Result:
+    """The result that the command asks for."""
+    from eagle3diag.before_after import before_after
+
+    first = _result(Path(args.source), args)
+    return first if args.after is None else before_after(first, _result(Path(args.after), args))
+
+
+def _result(source: Path, args: argparse.Namespace) -> Result:
+    if not source.is_dir():
+        from eagle3diag.report.saved import load
+
+        return load(source)
+    from eagle3diag.diagnose import diagnose
+
+    found = evidence(source) | {name: value for name in ("draft", "target") if (value := getattr(args, name)) is not None}
+    with progress.saying() as say:
+        return diagnose(**found, engine=args.engine, progress=say)
+
+
+def evidence(folder: Path) -> dict[str, str]:
+    """The parts of a case that are in ``folder``, by the name under which :func:`eagle3diag.diagnose` takes them.
+
+    Raises
+    ------
+    BadArgument: none of them is there.
+    """
+    found = {part: str(folder / name) for part, names in EVIDENCE.items() for name in reversed(names) if (folder / name).exists()}
+    if not found:
+        looked = ", ".join(names[0] for names in EVIDENCE.values())
+        raise BadArgument("nothing to look at in this folder", where=folder, hint=f"it may hold {looked}")
+    return found

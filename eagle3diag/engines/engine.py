@@ -1,0 +1,62 @@
+"""One engine's facts, gathered: what an audit asks of any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from eagle3diag.checkpoints.target import Target
+from eagle3diag.engines.draftclass import DraftClass
+from eagle3diag.engines.layers import Capture
+from eagle3diag.engines.rules import Bug, Version, at
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Facts of one engine.
+
+    Attributes
+    ----------
+    first, last: the versions that were read. classes: its EAGLE-3 draft classes, the commonest first.
+    architecture: the class name that a raw config leads to in a version, or the reason why it leads to none.
+    captured: what is captured for a raw draft config and a target; the first is what runs by default.
+    default: from a target's number of blocks to the boundaries taken when nothing is configured.
+    """
+
+    name: str
+    first: Version
+    last: Version
+    classes: tuple[DraftClass, ...]
+    architecture: Callable[[Mapping[str, object], Version], str | Unloadable]
+    captured: Callable[[Mapping[str, object], Version, Target | None], tuple[Capture, ...]]
+    default: Callable[[int], tuple[int, ...]]
+    bugs: tuple[Bug, ...] = ()
+
+    def draft_class(self, raw: Mapping[str, object], version: Version) -> DraftClass | Unloadable:
+        """The class that ``version`` builds from a raw config."""
+        name = self.architecture(raw, version)
+        if isinstance(name, Unloadable):
+            return name
+        for draft_class in self.classes:
+            if any(name in row.value for row in draft_class.architectures):
+                rule = at(draft_class.architectures, version)
+                if rule.version <= version and name in rule.value:
+                    return draft_class
+        return Unloadable(f"{name!r:.80} is no EAGLE-3 draft class of {self.name} {version}")
+
+
+@dataclass(frozen=True)
+class Unloadable:
+    """Why an engine version builds no draft from a config."""
+
+    reason: str
+
+
+def plain_architecture(raw: Mapping[str, object], version: Version) -> str | Unloadable:
+    """The first of ``architectures``, as it stands."""
+    if "speculators_model_type" in raw or "transformer_layer_config" in raw:
+        return Unloadable("the config is in speculators' format (transformer_layer_config), which this engine does not read")
+    names = raw.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    return Unloadable("the config names no architectures")

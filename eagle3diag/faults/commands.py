@@ -1,0 +1,289 @@
+"""What a command line says besides FM-01: options the version lacks, combinations it refuses, options that do not fit this draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from eagle3diag.case import Case
+from eagle3diag.engines import combos_sglang, combos_vllm, options_sglang, options_vllm
+from eagle3diag.engines.flags import Combination, Effect, OptionTable
+from eagle3diag.engines.rules import Version
+from eagle3diag.engines.sglang import default_boundaries
+from eagle3diag.errors import BadArgument
+from eagle3diag.faults.base import Fault
+from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.serving import Launch
+
+_TABLES: Mapping[str, OptionTable] = {"sglang": options_sglang.TABLE, "vllm": options_vllm.TABLE}
+_COMBINATIONS: Mapping[str, tuple[Combination, ...]] = {"sglang": combos_sglang.COMBINATIONS, "vllm": combos_vllm.COMBINATIONS}
+
+_SEVERITY: Mapping[Effect, Severity] = {
+    "refused": Severity.ERROR,  # a server with this command does not run
+    "fails": Severity.ERROR,  # it runs, and the number that it prints means nothing
+    "spoils": Severity.WARNING,  # known to cost acceptance on some hardware or target, which the command does not show
+    "changes": Severity.NOTE,
+}
+
+_ONE_LETTER = 2
+"""Options up to this length (``-tp``, ``-O``) are short forms that the tables of long names do not hold."""
+
+
+def version_of(case: Case) -> Version | None:
+    """The version of the launched engine, as the case's evidence says it; None where nothing does."""
+    launch = case.launch
+    if launch is None:
+        return None
+    name, _, given = (case.given.engine or "").partition("==")
+    said = [given if name.strip() == launch.engine else None]
+    said += [part.engine_version for part in (case.log, case.observed) if part is not None and part.engine in (launch.engine, None)]
+    for text in (*said, launch.version):
+        if text:
+            try:
+                return Version.parse(text)
+            except BadArgument:
+                continue
+    return None
+
+
+def _unknown_options(case: Case) -> Finding | None:
+    """C0: options that this version has not: the command is of another version, or an option is misspelt."""
+    launch, version = case.launch, version_of(case)
+    table = _TABLES.get(launch.engine) if launch else None
+    if launch is None or table is None or launch.resolved:
+        return None
+    version = version or Version.parse(table.read[-1])
+    evidence = []
+    for raw in launch.arguments:
+        name = raw.partition(".")[0].replace("_", "-")
+        if len(name) <= _ONE_LETTER or table.knows(name, version) is not False or table.knows(name.removeprefix("no-"), version) is True:
+            continue
+        evidence.append(Evidence(f"--{name}", "no option of this version", _elsewhere(table, name), "launch command"))
+    evidence += _unknown_fields(launch, version)
+    if not evidence:
+        return None
+    return Finding(
+        "C0",
+        Severity.WARNING,
+        f"not in {launch.engine} {version}: {', '.join(e.name for e in evidence[:3])}{' and more' if len(evidence) > 3 else ''}",
+        "The engine ends with a usage error, so this is not the command that runs, or not its version.",
+        tuple(evidence[:8]),
+        "Give the version of the server (--engine NAME==VERSION), or write the option as that version has it.",
+        "The server must start, and print the option among its arguments.",
+    )
+
+
+def _unknown_fields(launch: Launch, version: Version) -> list[Evidence]:
+    if launch.engine != "vllm":
+        return []
+    table = options_vllm.CONFIG
+    return [
+        Evidence(f'"{name}" in --speculative-config', "no field of this version", _elsewhere(table, name), "launch command")
+        for name in launch.speculative
+        if table.knows(name, version) is False
+    ]
+
+
+def _elsewhere(table: OptionTable, name: str) -> str | None:
+    span = table.ever(name)
+    if span is not None:
+        return f"there from {span[0]} on" + (f", gone in {span[1]}" if span[1] else "")
+    near = table.near(name)
+    return f"perhaps {near}" if near else None
+
+
+def _unknown_version(case: Case) -> Finding | None:
+    """C0: what was checked rests on a version; say when it was not known, or never read. The audit says so for itself."""
+    launch = case.launch
+    table = _TABLES.get(launch.engine) if launch else None
+    if launch is None or case.audit is not None:
+        return None
+    version = version_of(case)
+    first, last = (Version.parse(table.read[0]), Version.parse(table.read[-1])) if table else (None, None)
+    if version is not None and first is not None and last is not None and first <= version <= last:
+        return None
+    range_read = f"{first} to {last}" if table else "none: no facts about this engine's options"
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        f"the version of {launch.engine} is not known"
+        if version is None
+        else f"{launch.engine} {version} is outside the versions whose options are known",
+        "Options and their effects change between versions; the newest known ones were used."
+        if table
+        else "Only names and numbers were read.",
+        (Evidence("engine version", str(version or "not said"), range_read, "launch command"),),
+        f"Pass --engine {launch.engine}==VERSION, or the log.",
+    )
+
+
+def _unread(case: Case) -> Finding | None:
+    if case.launch is None or not case.launch.unread:
+        return None
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        "the command takes options from a file that was not given",
+        "What stands there is not known here.",
+        tuple(Evidence("file of options", name, None, "launch command") for name in case.launch.unread),
+        "Put the file beside the file that holds the command, and pass that file as --launch.",
+    )
+
+
+def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
+    launch = case.launch
+    if launch is None or launch.engine != engine or not row.when(launch):
+        return None
+    version = version_of(case) or Version.parse(_TABLES[engine].read[-1])
+    if not row.holds(version) or (row.effect == "refused" and launch.resolved):  # a server that resolved its arguments has started
+        return None
+    shown = [
+        Evidence(f"--{name}", launch.get(name) or "given", None, "launch command") for name in row.shown if launch.get(name) is not None
+    ]
+    shown += [
+        Evidence(name, value, None, "environment")
+        for name, value in launch.environment.items()
+        if name in row.title + row.because + row.fix
+    ]
+    return Finding(
+        row.fault,
+        _SEVERITY[row.effect],
+        row.title,
+        row.because,
+        (*shown, Evidence("engine", f"{engine} {version}", None, row.source)),
+        row.fix,
+        "Measure the accept length again." if row.effect != "refused" else "The server must start.",
+    )
+
+
+def _graph_layers(case: Case) -> Finding | None:
+    """FM-28 by a fault of SGLang 0.4.9 to 0.5.10: CUDA graphs were captured with the default layers, whatever the config says (PR #22836)."""
+    launch, version, audit = case.launch, version_of(case), case.audit
+    if launch is None or version is None or audit is None or launch.engine != "sglang" or not _in(version, "0.4.9", "0.5.11"):
+        return None
+    if case.target is None or audit.aux_boundaries is None or (launch.algorithm or "").upper() != "EAGLE3":
+        return None
+    default = default_boundaries(case.target.n_layers)
+    if tuple(sorted(audit.aux_boundaries)) == default or launch.has("disable-cuda-graph") or launch.get("device") == "cpu":
+        return None
+    return Finding(
+        "FM-28",
+        Severity.WARNING,
+        f"under CUDA graphs SGLang {version} captures the default layers, not those of the config",
+        "Prefill runs eagerly and captures the right ones; each verification is replayed from graphs that were captured before the "
+        "config was read. Fixed in 0.5.11.",
+        (
+            Evidence("boundaries in the config", str(list(audit.aux_boundaries)), None, "config"),
+            Evidence("boundaries in the graphs", str(list(default)), str(sorted(audit.aux_boundaries)), f"SGLang {version}"),
+        ),
+        "Upgrade to 0.5.11, or start with --disable-cuda-graph to see the difference.",
+        "Measure with and without CUDA graphs: the accept lengths must agree.",
+    )
+
+
+def _in(version: Version, since: str, until: str) -> bool:
+    return Version.parse(since) <= version < Version.parse(until)
+
+
+def _long_context(case: Case) -> Finding | None:
+    """FM-54: served beyond the draft's positions, which SGLang allows only when told to."""
+    launch = case.launch
+    limit = case.draft.config.max_position_embeddings if case.draft is not None else None
+    length = launch.number("context-length", "max-model-len") if launch else None
+    allowed = launch is not None and launch.environment.get("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "").lower() in ("1", "true")
+    if launch is None or launch.engine != "sglang" or limit is None or length is None or length <= limit:
+        return None
+    return Finding(
+        "FM-54",
+        Severity.WARNING,
+        f"the server takes {length:.0f} tokens of context, the draft was made for {limit}",
+        "With SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN the draft's limit is overwritten: beyond it the draft works outside what it has seen."
+        if allowed
+        else "SGLang ends the start here, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 overwrites the draft's limit.",
+        (
+            Evidence("--context-length", int(length), f"at most {limit}", "launch command"),
+            Evidence("max_position_embeddings", limit, None, "config"),
+        ),
+        "Serve with --context-length of the draft's limit, or train the draft on longer texts.",
+        "Measure the accept length at short and at long contexts.",
+    )
+
+
+def _window(case: Case) -> Finding | None:
+    """FM-56: a window that the draft was not trained with, or the reverse."""
+    launch = case.launch
+    if launch is None or launch.engine != "sglang" or case.draft is None:
+        return None
+    served = launch.number("speculative-draft-window-size")
+    layer = case.draft.config.raw.get("transformer_layer_config")
+    config = layer if isinstance(layer, Mapping) else case.draft.config.raw
+    trained = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+    trained = trained if isinstance(trained, int) and not isinstance(trained, bool) else None
+    if served is None or trained == served:
+        return None
+    return Finding(
+        "FM-56",
+        Severity.WARNING,
+        f"the draft is served with a window of {served:.0f} tokens, and was trained with {trained or 'none'}",
+        "A draft that was trained on the whole context loses what lies outside the window (2.30 fell to 1.58 in one report).",
+        (Evidence("--speculative-draft-window-size", int(served), str(trained or "not given"), "launch command"),),
+        "Serve the window that the draft was trained with.",
+        "Measure the accept length at contexts beyond the window.",
+    )
+
+
+def _more_steps(case: Case) -> Finding | None:
+    """FM-69: more drafts a round than the draft was trained for."""
+    launch = case.launch
+    steps = launch.steps if launch else None
+    if case.draft is None or steps is None:
+        return None
+    config = case.draft.config.raw.get("speculators_config")
+    methods = config.get("proposal_methods") if isinstance(config, Mapping) else None
+    first = methods[0] if isinstance(methods, list) and methods else None
+    trained = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    if not isinstance(trained, int) or steps <= trained:
+        return None
+    return Finding(
+        "FM-69",
+        Severity.NOTE,
+        f"{steps} drafts a round are asked for, the draft was trained for {trained}",
+        "Beyond the trained steps the draft works on states that it has never seen; they cost time and are seldom accepted.",
+        (Evidence("drafts a round", steps, f"at most {trained}", "launch command"),),
+        f"Serve {trained} drafts a round, or train more steps.",
+        "The per-position rates must not fall off after the trained steps.",
+    )
+
+
+def _same_as_target(case: Case) -> Finding | None:
+    launch = case.launch
+    if launch is None or launch.draft_path is None or launch.draft_path != launch.target_path:
+        return None
+    if (launch.algorithm or "").lower() not in ("eagle3",):
+        return None
+    return Finding(
+        "FM-27",
+        Severity.ERROR,
+        "the target is given as its own draft",
+        "An EAGLE-3 head is a checkpoint of its own.",
+        (Evidence("draft", launch.draft_path, "another path than the target's", "launch command"),),
+        "Name the draft's checkpoint.",
+        "Measure the accept length again.",
+    )
+
+
+_OWN: tuple[tuple[str, str, Callable[[Case], Finding | None]], ...] = (
+    ("C0", "options that the version lacks", _unknown_options),
+    ("C0", "version not known", _unknown_version),
+    ("C0", "options in a file that was not given", _unread),
+    ("FM-28", "default layers in CUDA graphs", _graph_layers),
+    ("FM-54", "context beyond the draft's", _long_context),
+    ("FM-56", "a window that was not trained", _window),
+    ("FM-69", "more steps than were trained", _more_steps),
+    ("FM-27", "the target as its own draft", _same_as_target),
+)
+
+FAULTS = (
+    *(Fault(id, title, detect) for id, title, detect in _OWN),
+    *(Fault(row.fault, row.title, partial(_combination, row, engine)) for engine, rows in _COMBINATIONS.items() for row in rows),
+)

@@ -1,0 +1,327 @@
+r"""What a report does not tell: keys never, and what names a person or a machine only when asked to; one table of kinds, applied once.
+
+>>> clean("HF_TOKEN=abc vllm serve /home/alice/m --host 10.0.0.7 --port 80")
+'HF_TOKEN=(key removed) vllm serve (home)/m --host (address removed) --port 80'
+>>> clean("sglang==0.5.5.post3, layers.0.self_attn.q_proj.weight, 12.8.4.1 is no address here: cublas==12.8.4.1")
+'sglang==0.5.5.post3, layers.0.self_attn.q_proj.weight, (address removed) is no address here: cublas==12.8.4.1'
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+HOME = "home folder"
+
+
+def _never(match: re.Match[str]) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of private text, shown as ``(name removed)``.
+
+    ``pattern``: what it looks like; a group called ``keep`` stays in front of the mark. ``reason``: why it is not for strangers.
+    ``spares``: whether a match is a legal twin after all. ``always``: removed on a terminal and on request too, because no diagnosis
+    needs it.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    reason: str
+    spares: Callable[[re.Match[str]], bool] = _never
+    always: bool = False
+
+    @property
+    def mark(self) -> str:
+        return "(home)" if self.name == HOME else f"({self.name} removed)"  # short, because the rest of the path follows
+
+    def remove(self, text: str) -> str:
+        return self.pattern.sub(self._one, text)
+
+    def _one(self, match: re.Match[str]) -> str:
+        return match[0] if self.spares(match) else f"{match.groupdict().get('keep') or ''}{self.mark}"
+
+
+# A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
+_VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&|'\"(){}\[\]]+)"
+_IS = r"['\"]?\s*[=:]\s*"  # NAME=value, "name": "value", name='value'
+_NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|)", re.IGNORECASE)
+_LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
+
+_SECRET_NAME = (
+    r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key|access[-_]?key"
+    r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key)"
+    r"|(?:[\w-]*[-_])?(?:hf|hub|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
+    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd)"
+)
+_HOST_NAME = (
+    r"(?:[\w-]*(?:hostname|host[-_]name|server[-_]name|node[-_]name|nodelist|init[-_]addr|master[-_]addr|base[-_]url|endpoint)"
+    r"|MASTER_ADDR|SLURM\w*NODE\w*|--[\w-]*(?:host|addr|address))"
+)
+# Endings of public names, and those that only inside networks have. Endings that files and code have too (.py, .sh, .pt, .to) are not
+# among them: after "://", "@" and --host a name is found without its ending.
+_ENDINGS = (
+    "com|net|org|edu|gov|mil|io|ai|dev|app|cloud|info|biz|xyz|tech|co|eu|de|fr|uk|us|ca|cn|jp|kr|nl|ch|se|au|br|ru|tw|sg|hk|"
+    "internal|intern|local|localdomain|lan|corp|intra|intranet|private|cluster|svc|prod|onion|arpa"
+)
+_PUBLIC = re.compile(
+    r"(?:(?:docs|www|raw|api|cdn-lfs|developer)\.)?(?:github\.com|githubusercontent\.com|huggingface\.co|hf\.co|arxiv\.org|pytorch\.org|nvidia\.com|readthedocs\.io|"
+    r"sglang\.ai|vllm\.ai|lmsys\.org|wikipedia\.org|w3\.org|json-schema\.org|example\.(?:com|org|net))",
+    re.IGNORECASE,
+)
+_HOST = r"[A-Za-z0-9](?:[\w-]*[\w])?"
+_BEFORE_A_VERSION = re.compile(
+    r"(?:[=<>~!]=\s*|\bv|\b(?:version|ver|release|driver|cuda|nccl|cudnn|cublas|torch|sglang|vllm|transformers|python|triton|flashinfer|"
+    r"tensorrt(?:[-_]llm)?)['\"]?\s*[:= ]\s*['\"]?v?)$",
+    re.IGNORECASE,
+)
+
+
+def _harmless_value(match: re.Match[str]) -> bool:
+    return _NO_SECRET.fullmatch(match["value"].strip("\"'")) is not None
+
+
+def _local_value(match: re.Match[str]) -> bool:
+    return _LOCAL.fullmatch(match["value"].strip("\"'")) is not None
+
+
+def _public_host(match: re.Match[str]) -> bool:
+    return _LOCAL.fullmatch(match["host"]) is not None or _PUBLIC.fullmatch(match["host"]) is not None
+
+
+def _no_machine(match: re.Match[str]) -> bool:
+    """Whether the digits are a version, or an address that every machine has."""
+    return bool(_LOCAL.fullmatch(match[0])) or bool(_BEFORE_A_VERSION.search(match.string[max(0, match.start() - 40) : match.start()]))
+
+
+def _no_ipv6(match: re.Match[str]) -> bool:
+    try:
+        address = ipaddress.IPv6Address(match[0].partition("%")[0])
+    except ValueError:
+        return True
+    # c10::Half and the like: hexadecimal by chance, in a range that no network has
+    return address.is_loopback or address.is_unspecified or (address.is_reserved and "::" in match[0])
+
+
+def _kind(name: str, pattern: str, reason: str, flags: int = 0, **more: Any) -> Kind:
+    return Kind(name, re.compile(pattern, flags), reason, **more)
+
+
+_ACTS, _WHERE, _WHO = "lets whoever has it act in its owner's name", "tells where services run", "names a person"
+
+KINDS: tuple[Kind, ...] = (
+    _kind(
+        "private key",
+        r"-----BEGIN [A-Z0-9 ]*(?:KEY|CERTIFICATE)[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)",
+        _ACTS,
+        re.DOTALL,
+        always=True,
+    ),
+    _kind(
+        "ssh key",
+        r"\b(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-[\w-]+) AAAA[\w+/=]{16,}(?: [\w.-]+@[\w.-]+)?",
+        "names its owner and his machine",
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|dop_v1|shpat|sbp)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
+        r"gl(?:pat|rt|dt)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
+        r"nvapi-[\w-]{16,}|pypi-[\w-]{16,}|dapi[0-9a-f]{32}|SG\.[\w-]{16,}\.[\w-]{16,}|[rsp]k_(?:live|test)_\w{10,}|\d{8,10}:AA[\w-]{30,}|"
+        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+)",
+        _ACTS,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?:Authorization|Proxy-Authorization)['\"]?\s*[:=]\s*['\"]?\w+\s+|\b(?:Bearer|Basic)\s+(?=[\w.~+/-]{8}))[\w.~+/=-]+",
+        _ACTS,
+        re.IGNORECASE,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?:Set-Cookie|Cookie)['\"]?\s*[:=]\s*['\"]?)[\w.-]+=[^\s;'\"]*(?:;\s*[\w.-]+=[^\s;'\"]*)*",
+        "a session's cookie is as good as its password",
+        re.IGNORECASE,
+        always=True,
+    ),
+    _kind(
+        "signature",
+        r"(?P<keep>://[^\s?'\"<>]{1,500}\?)(?=[^\s'\"<>]{0,2000}\b(?:X-Amz-|X-Goog-|Signature|Sig|token|key|GoogleAccessId|Expires|sv|code)[\w-]*=)[^\s'\"<>]+",
+        "opens the address to whoever has it",
+        re.IGNORECASE,
+        always=True,
+    ),
+    _kind(
+        "key",
+        rf"(?P<keep>--(?:[\w-]+[-_])?(?:token|secret|key|password|passwd|passphrase|credentials?)(?:=|\s+)(?!--))(?P<value>{_VALUE})",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind("key", rf"(?P<keep>(?<![\w-]){_SECRET_NAME}{_IS})(?P<value>{_VALUE})", _ACTS, spares=_harmless_value, always=True),
+    _kind(
+        "login",
+        r"(?P<keep>\b[a-z][\w+.-]{0,20}://)[^\s/@:]+:[^\s/@]+(?=@)",
+        "a name with its password",
+        always=True,
+    ),
+    _kind(
+        "host",
+        r"(?P<keep>\b(?!hf:|file:)[a-z][\w+.-]{0,20}://(?:\(login removed\)@|[^\s/@'\"]+@)?)(?P<host>[^\s/:?#'\"<>\])}(,;]+|\[[0-9A-Fa-f:.]+\])",
+        _WHERE,
+        re.IGNORECASE,
+        spares=_public_host,
+    ),
+    _kind(
+        HOME,
+        r"\b[A-Za-z]:(?:\\{1,2}|/)(?:Users|Documents and Settings)(?:\\{1,2}|/)(?:[^\\/:*?\"<>|\n]+(?=[\\/])|[^\\/:*?\"<>|\s]+)",
+        _WHO,
+        re.IGNORECASE,
+    ),
+    _kind(
+        HOME,
+        r"(?<![\w.~-])(?:/[\w.-]+){0,4}?/(?:home|users)/[^/\s'\":,;)\]}>]+|(?<![\w.~-])(?:/var)?/root(?![\w.-])",
+        _WHO,
+        re.IGNORECASE,
+    ),
+    _kind(HOME, r"(?<![\w~/])~[A-Za-z][\w.-]*(?=/)", _WHO),
+    _kind("host", r"(?<![\w\\:)])\\{2,4}[\w.$-]+(?=\\{1,2}[\w.$-])", "names a file server"),
+    _kind(
+        "mail address",
+        r"(?<![\w.+/@-])[\w.+-]+@(?:[\w-]+\.)+[A-Za-z]{2,}(?![\w-])(?!\.\w)",
+        _WHO,
+    ),
+    _kind(
+        "login",
+        r"(?<![\w.+/@-])[A-Za-z_][\w.-]*@[A-Za-z0-9][\w-]*(?:\.[\w-]+)*(?!:[0-9a-f]{12})(?![\w@/-])",
+        "names a person and a machine",
+        spares=lambda match: match[0].rpartition("@")[2] in ("sha256", "main", "master", "latest", "property", "staticmethod"),
+    ),
+    _kind(
+        "user",
+        rf"(?P<keep>\b(?:USER(?:NAME)?|LOGNAME|SUDO_USER)=|\b(?:username|user_name|login)['\"]?\s*[=:]\s*|--user(?:name)?[= ]|\buid=\d+\()(?P<value>{_VALUE})",
+        _WHO,
+        spares=_harmless_value,
+    ),
+    _kind(
+        "host",
+        rf"(?P<keep>(?<![\w-])(?:{_HOST_NAME}(?:['\"]?\s*[=:]\s*|\s+)|host['\"]?\s*=\s*|['\"]host['\"]\s*:\s*))(?P<value>(?!\(|\[?[0-9A-Fa-f.]*[.:][0-9A-Fa-f:.]*\]?(?![\w.-])|\w+://){_VALUE})",
+        _WHERE,
+        spares=_local_value,
+    ),
+    _kind(
+        "host",
+        rf"(?<![\w.@/-])(?P<host>(?:{_HOST}\.)+(?:{_ENDINGS}))(?![\w-])(?!\.\w)",
+        _WHERE,
+        re.IGNORECASE,
+        spares=_public_host,
+    ),
+    _kind(
+        "host",
+        r"(?<![\w./-])(?:ip-\d+-\d+-\d+-\d+|(?:dgx|gpu|node|worker|compute|slurm|hgx)[a-z0-9]*-(?:[a-z0-9]+-)*\d{2,})(?![\w-])",
+        _WHERE,
+    ),
+    _kind(
+        "hardware address",
+        r"(?<![\w:-])(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}(?![\w:-])|\b(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}\b",
+        "names one machine",
+    ),
+    _kind(
+        "address",
+        r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w-]|\.\w)",
+        _WHERE,
+        spares=_no_machine,
+    ),
+    _kind("address", r"(?<![\w:.])[0-9A-Fa-f:]{3,39}(?:%\w+)?(?![\w:])", _WHERE, spares=_no_ipv6),
+)
+
+TEXT = "text"
+"""The key of a dataclass field's metadata (``field(metadata={TEXT: True})``) that marks text of prompts and answers."""
+
+_TEXT_MARK = "(text removed)"
+_ALWAYS = tuple(kind for kind in KINDS if kind.always)
+_OF_MARK = {kind.mark: kind.name for kind in KINDS} | {_TEXT_MARK: "text"}
+_MARK = re.compile("|".join(map(re.escape, _OF_MARK)))
+# The name alone says what its value is: an option, an item of a mapping, a piece of evidence.
+_NAMED = ((re.compile(rf"-*(?:{_SECRET_NAME})"), "(key removed)", True), (re.compile(rf"-*(?:{_HOST_NAME}|host)"), "(host removed)", False))
+_VERSION = re.compile(r"v?\d+(?:\.\d+){0,4}(?:[.+-]?(?:post|rc|dev|alpha|beta|a|b)\d+){0,3}(?:\+\w{1,24})?")
+REASONS: Mapping[str, str] = {kind.name: kind.reason for kind in reversed(KINDS)} | {"text": "prompts and answers belong to their writers"}
+
+
+def clean(text: str, *, private: bool = False) -> str:
+    """``text`` without what :data:`KINDS` describe; with ``private`` only keys go. Cleaning twice changes nothing more."""
+    if text.isalnum() and len(text) < 16:  # most strings: no kind is so short
+        return text
+    for kind in _ALWAYS if private else KINDS:
+        text = kind.remove(text)
+    return text
+
+
+def cleaned(value: T, *, private: bool = False) -> T:
+    """A copy of plain values (dataclasses, tuples, mappings) with every string cleaned, and text of prompts left out unless ``private``."""
+    return _walk(value, private, "")  # type: ignore[no-any-return]
+
+
+def _walk(value: Any, private: bool, name: str) -> Any:
+    if isinstance(value, str):
+        return _named(name, value, private)
+    if is_dataclass(value) and not isinstance(value, type):
+        copy = object.__new__(type(value))  # no __init__ and no __post_init__: the values are those of a whole one
+        own = str(getattr(value, "name", ""))  # of an Evidence: its name says what its value is
+        for field in fields(value):
+            item = getattr(value, field.name)
+            if field.metadata.get(TEXT) and not private:
+                item = _hidden(item)
+            object.__setattr__(copy, field.name, _walk(item, private, own if field.name == "value" else field.name))
+        return copy
+    if isinstance(value, Mapping):
+        return {_walk(k, private, ""): _walk(v, private, str(k)) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_walk(v, private, name) for v in value)
+    return value
+
+
+def _named(name: str, value: str, private: bool) -> str:
+    if name.endswith("version") and _VERSION.fullmatch(value):
+        return value
+    for names, mark, always in _NAMED:
+        if (always or not private) and names.fullmatch(name) and not (_NO_SECRET.fullmatch(value) or _LOCAL.fullmatch(value)):
+            return mark
+    return clean(value, private=private)
+
+
+def _hidden(value: Any) -> Any:
+    if isinstance(value, str):
+        return _TEXT_MARK if value else value
+    return type(value)(_hidden(v) for v in value) if isinstance(value, (tuple, list)) else value
+
+
+def removed(value: Any) -> dict[str, int]:
+    """What is not in cleaned values any more: kind and number of places, by name. Read from the marks, so it survives a saved file."""
+    counts: Counter[str] = Counter()
+    _count(value, counts)
+    return dict(sorted(counts.items()))
+
+
+def _count(value: Any, counts: Counter[str]) -> None:
+    if isinstance(value, str):
+        counts.update(_OF_MARK[mark] for mark in _MARK.findall(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            _count(getattr(value, field.name), counts)
+    elif isinstance(value, Mapping):
+        for item in (*value.keys(), *value.values()):
+            _count(item, counts)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _count(item, counts)

@@ -1,0 +1,43 @@
+"""A draft, or tensors alone, ready to be measured under canonical names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from eagle3diag.checkpoints import Draft
+
+Source: TypeAlias = Union["str | os.PathLike[str] | Draft | Mapping[str, Tensor]"]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """``names`` maps canonical names to those of ``tensors``; ``draft`` is None when only tensors were given."""
+
+    label: str
+    names: Mapping[str, str]
+    tensors: Mapping[str, Tensor]
+    draft: Draft | None
+
+    def weight(self, name: str) -> Tensor | None:
+        return self.tensors[self.names[name]] if name in self.names else None
+
+
+def opened(source: Source) -> Opened:
+    """Open a folder or a file, take an opened draft, or a mapping of canonical names to tensors as it is.
+
+    Raises
+    ------
+    UnreadableFile, UnsafeFile, MissingPart: as :func:`~eagle3diag.checkpoints.open_draft`.
+    """
+    if isinstance(source, Mapping):
+        return Opened("tensors in memory", {name: name for name in source}, source, None)
+    from eagle3diag.checkpoints import open_draft
+
+    draft = open_draft(source)
+    return Opened(draft.name, draft.canonical(), draft.tensors, draft)

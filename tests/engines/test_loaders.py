@@ -1,0 +1,187 @@
+"""The load simulation against the real loaders, tensor by tensor: several versions of SGLang, and vLLM (make test-engines)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import TARGET_CONFIG, target_tensors, write_model
+from cases import CASES, TARGETS, checkpoint
+
+from eagle3diag.audit import Audit, TensorLoad, audit
+from eagle3diag.checkpoints import Draft, Target, open_draft
+from eagle3diag.engines import rules_of
+from eagle3diag.engines.draftclass import HOLDS, HOT_TOKEN_ID
+from eagle3diag.engines.rules import Version
+
+pytestmark = pytest.mark.engines
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / "tools/loaders"
+#: One at least of every stretch between changes: up to 0.4.8, to 0.5.11, to 0.5.16, and from 0.5.17 on.
+SGLANG = ("0.4.8", "0.4.9", "0.5.8", "0.5.12", "0.5.16", "0.5.23")
+VLLM = ("0.32.0",)
+ENGINES = (*(f"sglang=={v}" for v in SGLANG), *(f"vllm=={v}" for v in VLLM))
+#: Cases that would say nothing: SGLang builds a plain target of such a config, and no draft.
+NOT_A_DRAFT = {("sglang", "plain_llama")}
+LIMIT = 900
+
+
+def environment(engine: str) -> tuple[Path, dict[str, str]]:
+    """The interpreter and the search path of one engine version; set up by ``make test-engines``."""
+    name, _, version = engine.partition("==")
+    python = Path(os.environ.get(f"EAGLE3DIAG_{name.upper()}_PYTHON") or ROOT / f".venv-{name}/bin/python")
+    extra = Path(os.environ.get("EAGLE3DIAG_LOADERS") or ROOT / ".loaders") / version
+    own = name == "vllm" or version == SGLANG[-1]
+    for needed in (python, *(() if own else (extra / "sglang",))):
+        if not needed.exists():
+            pytest.fail(f"{needed} is not there: run `make test-engines`, which sets it up")
+    return python, {"PYTHONPATH": "" if own else str(extra)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cases on disk, the target beside them."""
+    root = tmp_path_factory.mktemp("cases")
+    for name in CASES:
+        tensors, config = checkpoint(name)
+        write_model(root / name, config, tensors)
+    write_model(root / "target", TARGET_CONFIG, target_tensors())
+    (root / "targets.json").write_text(json.dumps(TARGETS))
+    return root
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def seen(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """Engine and what its loader did with every case."""
+    engine: str = request.param
+    python, paths = environment(engine)
+    out = tmp_path_factory.mktemp("seen") / "seen.json"
+    settings = {
+        "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TORCHDYNAMO_DISABLE": "1",
+    }  # fmt: skip
+    command = [str(python), str(TOOLS / f"{engine.partition('=')[0]}_load.py"), str(folder), str(out)]
+    done = subprocess.run(command, env=os.environ | settings | paths, capture_output=True, text=True, timeout=LIMIT, check=False)
+    if done.returncode:
+        pytest.fail(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(out.read_text())
+    assert result["version"] == engine.partition("==")[2]
+    return engine, result
+
+
+def predicted(engine: str, name: str) -> tuple[Draft, Audit]:
+    tensors, config = checkpoint(name)
+    draft = Draft.from_tensors(tensors, config, path=name)
+    return draft, audit(draft, engine=engine)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prediction_is_what_happened(seen: tuple[str, dict[str, Any]], name: str) -> None:
+    """Every tensor goes where it was said to go, every other parameter keeps what it was said to hold, and what ends the start does."""
+    engine, result = seen
+    if (engine.partition("==")[0], name) in NOT_A_DRAFT:
+        return
+    draft, said = predicted(engine, name)
+    happened = result["cases"][name]
+
+    if said.refused:
+        assert happened["built"] is not None, said.refused
+        return
+    assert happened["built"] is None
+    _whole(said, happened, draft)
+    for load in said.loads:
+        if load.shape is not None:
+            _alone(load, happened["alone"][load.name], draft, said)
+    _starts(said, happened)
+
+
+def _value(draft: Draft, name: str) -> float:
+    return float(draft.tensors[name].flatten()[0])
+
+
+def _into(load: TensorLoad) -> str:
+    return (load.into or "").partition("[")[0]
+
+
+def _whole(said: Audit, happened: dict[str, Any], draft: Draft) -> None:
+    """The whole file: an exception exactly where one was said to come, else the same rows of the same parameters."""
+    fatal = [load.name for load in said.loads if load.outcome in ("raises", "shape_error")]
+    assert (happened["whole"]["raised"] is not None) is bool(fatal), fatal
+    if fatal:
+        return
+    filled: dict[str, set[tuple[float, float]]] = {}
+    for load in said.loads:
+        if load.outcome in ("loaded", "overwritten") and load.into != HOT_TOKEN_ID:
+            assert load.shape is not None
+            filled.setdefault(_into(load), set()).add((_value(draft, load.name), float(load.shape[0])))
+    assert {name: {(value, rows) for value, rows in runs} for name, runs in happened["whole"]["contents"].items()} == filled
+    mapped = [load.name for load in said.loads if load.into == HOT_TOKEN_ID and load.shape is not None]
+    if "hot_token_id" in happened["extras"]:
+        assert happened["extras"]["hot_token_id"] == (draft.tensors[mapped[-1]].tolist() if mapped else None)
+
+
+def _alone(load: TensorLoad, happened: dict[str, Any], draft: Draft, said: Audit) -> None:
+    """One tensor at a time, so that nothing hides behind an exception before it."""
+    if load.outcome in ("raises", "shape_error"):
+        assert happened["raised"] is not None, load
+        return
+    assert happened["raised"] is None, (load, happened["raised"])
+    joined = load.into is not None and "fused_qkv_a_proj_with_mqa" in load.into
+    if load.outcome in ("loaded", "overwritten") and load.into != HOT_TOKEN_ID and not joined:
+        assert load.shape is not None
+        assert happened["contents"] == {_into(load): [[_value(draft, load.name), float(load.shape[0])]]}, load
+    else:
+        assert happened["contents"] == {}, load
+    if load.outcome == "dropped" and "line in the log" in load.note:
+        assert happened["warnings"], load
+
+
+def _starts(said: Audit, happened: dict[str, Any]) -> None:
+    """Exactly these parameters are built, and those that nothing fills hold what was said."""
+    built = {_into(load) for load in said.loads if load.into is not None} - {HOT_TOKEN_ID}
+    assert set(happened["starts"]) == built
+    for load in said.loads:
+        if load.outcome == "missing" and _into(load) != HOT_TOKEN_ID:
+            assert HOLDS[happened["starts"][_into(load)]] == load.note, load
+
+
+def test_captured_layers_are_what_the_targets_say(seen: tuple[str, dict[str, Any]]) -> None:
+    """SGLang: the target classes' own code on configured ids. vLLM: both runners' own look-up in every case's config."""
+    engine, result = seen
+    name, _, version = engine.partition("==")
+    rules = rules_of(name)
+    if name == "vllm":
+        for case, happened in result["cases"].items():
+            if happened["built"] is None and case != "target":
+                found = {c.runner: c.ids for c in rules.captured(checkpoint(case)[1], Version.parse(version), None)}
+                assert found == {"V1": _ids(happened["extras"]["v1_ids"]), "V2": _ids(happened["extras"]["v2_ids"])}, case
+        return
+    asked = 0
+    for (module, target_class, blocks, ids), happened in zip(TARGETS, result["captures"], strict=True):
+        raw: dict[str, Any] = {} if ids is None else {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}}
+        target = Target("t", {"architectures": [target_class], "num_hidden_layers": blocks, "hidden_size": 8, "vocab_size": 8}, {})
+        said = rules.captured(raw, Version.parse(version), target)[0]
+        if happened is None:  # no such file, no such method, or one that cannot be imported here
+            continue
+        asked += 1
+        assert said.supported, (module, target_class)
+        assert said.boundaries is not None
+        assert sorted({*said.boundaries, *said.lost}) == happened, (target_class, ids)
+    assert asked >= 4
+
+
+def _ids(found: list[int] | None) -> tuple[int, ...] | None:
+    return None if found is None else tuple(found)
+
+
+def test_the_sample_draft_loads_whole(seen: tuple[str, dict[str, Any]], samples: Path) -> None:
+    """The shipped draft: nothing dropped, nothing missing but what is borrowed."""
+    said = audit(open_draft(samples / "draft"), engine=seen[0])
+
+    outcomes = {load.outcome for load in said.loads if load.canonical != "fc.bias"}
+    assert outcomes <= {"loaded", "borrowed", "ignored", "overwritten"}

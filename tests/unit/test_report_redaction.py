@@ -1,0 +1,249 @@
+"""What a report leaves out: some sixty planted secrets of every kind, and their legal twins, which stay."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import pytest
+import reports
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3diag.findings import Evidence
+from eagle3diag.report.redaction import KINDS, REASONS, TEXT, clean, cleaned, removed
+
+
+@dataclass(frozen=True)
+class Said:
+    """A measurement that holds words of a prompt."""
+
+    name: str
+    prompt: str = field(metadata={TEXT: True})
+    tokens: tuple[str, ...] = field(metadata={TEXT: True})
+    nothing: str = field(metadata={TEXT: True})
+
+
+# No planted key is one: each is put together here, so that no scanner of the repository takes it for a leak.
+OPENAI = "sk-" + "proj-Ab3dEf6hIj9lMn2pQr5t"
+HF = "hf" + "_AbcDefGhiJklMnoPqrStuVwx"
+AWS = "AK" + "IAIOSFODNN7EXAMPLE"
+AWS_SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCY" + "EXAMPLEKEY"
+GCP = "AI" + "zaSyA1234567890abcdefghijklmnopqrstuv"
+GITHUB = "gh" + "p_abcdefghijklmnopqrstuvwxyz0123456789"
+GITHUB_FINE = "github" + "_pat_11ABCDEFG0abcdefghijklmnop"
+GITLAB = "gl" + "pat-abcdefghij_KLMNOPQRS"
+SLACK = "xo" + "xb-123456789012-abcdefGHIJKL"
+JWT = "ey" + "JhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefg_123"
+PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEowIBAAKCAQEA7\nq1w2e3r4\n-----END RSA PRIVATE " + "KEY-----"
+GUID = "GPU-1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d"
+
+SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, what must be gone
+    ("key", f"using {OPENAI} for the judge", (OPENAI,)),
+    ("key", f"huggingface-cli login --token {HF}", (HF,)),
+    ("key", f"id {AWS} seen", (AWS,)),
+    ("key", f"aws_secret_access_key = {AWS_SECRET}", (AWS_SECRET, "wJalr")),
+    ("key", f"AWS_SECRET_ACCESS_KEY={AWS_SECRET} python -m x", (AWS_SECRET,)),
+    ("key", f"maps {GCP}", (GCP,)),
+    ("key", f"git clone with {GITHUB}", (GITHUB,)),
+    ("key", f"{GITHUB_FINE}", (GITHUB_FINE,)),
+    ("key", f"{GITLAB}", (GITLAB,)),
+    ("key", f"{SLACK}", (SLACK,)),
+    ("key", "post to https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXX", ("XXXXXXXX", "B0000")),
+    ("key", f"cookie jar {JWT}", (JWT, "eyJzdWIi")),
+    ("key", "Authorization: Bearer abc.def-ghi_jkl", ("abc.def",)),
+    ("key", "curl -H 'Authorization: Basic dXNlcjpwYXNzd29yZA=='", ("dXNlcjpw",)),
+    ("key", "Cookie: session=planted1; other=planted2", ("planted1", "planted2")),
+    ("key", "vllm serve m --api-key planted123", ("planted123",)),
+    ("key", "vllm serve m --api-key=planted123 --port 80", ("planted123",)),
+    ("key", "sglang serve --admin-api-key 'planted 123'", ("planted", "123")),
+    ("key", "server_args=ServerArgs(api_key='planted123', admin_api_key=None)", ("planted123",)),
+    ("key", '{"api_key": "planted123", "x": 1}', ("planted123",)),
+    ("key", "HF_TOKEN=planted123 sglang serve", ("planted123",)),
+    ("key", "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", ("0123456789abcdef",)),
+    ("key", "password: planted123", ("planted123",)),
+    ("key", "DB_PASSWORD='planted123'", ("planted123",)),
+    ("key", "client_secret=planted123", ("planted123",)),
+    ("key", "DefaultEndpointsProtocol=https;AccountKey=planted123==;", ("planted123",)),
+    ("private key", PEM, ("MIIEow", "q1w2e3r4")),
+    ("ssh key", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPlanted alice@laptop", ("AAAAC3", "alice", "laptop")),
+    ("login", "https://alice:planted123@github.com/x/y", ("alice", "planted123")),
+    ("login", "HTTPS_PROXY=http://bob:planted123@proxy.corp:3128", ("bob", "planted123", "proxy.corp")),
+    ("signature", "https://b.s3.amazonaws.com/k/x.pt?X-Amz-Credential=planted1&X-Amz-Signature=planted2", ("planted", "amazonaws")),
+    ("signature", "https://huggingface.co/x?Expires=1&Signature=planted1&Key-Pair-Id=planted2", ("planted",)),
+    ("host", "http://gpu-node-a:30000/v1", ("gpu-node-a",)),
+    ("host", "grpc://inference.team.example-corp.com:9000", ("inference", "example-corp")),
+    ("host", "s3://acme-models/draft", ("acme-models",)),
+    ("host", "gpu17.cluster.internal says hello", ("gpu17", "cluster.internal")),
+    ("host", "pulled registry.acme-corp.com:5000/sglang:v0.5.23", ("acme-corp",)),
+    ("host", "--dist-init-addr planted0:5000", ("planted0",)),
+    ("host", "MASTER_ADDR=planted0 torchrun", ("planted0",)),
+    ("host", "--host planted0 --port 30000", ("planted0",)),
+    ("host", "ServerArgs(host='planted0', port=1)", ("planted0",)),
+    ("host", "hostname: planted0", ("planted0",)),
+    ("host", "SLURM_JOB_NODELIST=planted[01-04]", ("planted",)),
+    ("host", "on ip-10-0-12-7 and dgx-a100-03", ("10-0-12-7", "a100-03")),
+    ("mail address", "asked alice.b+x@mail.acme-corp.co.uk", ("alice", "acme-corp")),
+    ("login", "ssh alice@planted0 nvidia-smi", ("alice", "planted0")),
+    ("login", "alice@planted0:~/x$ ls", ("alice", "planted0")),
+    ("user", "USER=alice LOGNAME=alice x", ("alice",)),
+    ("user", "uid=1000(alice) gid=1000", ("alice",)),
+    ("address", "listening on 10.12.0.7:30000", ("10.12.0.7",)),
+    ("address", "--host 192.168.1.20", ("192.168",)),
+    ("address", "from 203.0.113.77.", ("203.0.113",)),
+    ("address", "at 2001:db8:85a3::8a2e:370:7334 and fe80::1ff:fe23:4567:890a%eth0", ("8a2e", "fe23")),
+    ("address", "[2001:db8:1:2:3:4:5:6]:30000", ("2001:db8",)),
+    ("hardware address", "ether 3c:52:82:aa:bb:cc", ("3c:52",)),
+    ("hardware address", f"device {GUID}", (GUID,)),
+    ("host", r"\\fileserver\models\draft", ("fileserver",)),
+    ("host", r"'\\\\fileserver\\models\\draft'", ("fileserver",)),
+    ("home folder", "/home/alice/models/draft", ("alice", "/home")),
+    ("home folder", "/mnt/nfs/home/alice/x.pt", ("alice", "nfs")),
+    ("home folder", "/Users/alice/Library", ("alice",)),
+    ("home folder", "/home/alice", ("alice",)),
+    ("home folder", "/root/.cache/huggingface", ("root",)),
+    ("home folder", r"C:\Users\Alice Smith\draft", ("Alice", "Smith")),
+    ("home folder", r'"C:\\Users\\alice\\draft"', ("alice",)),
+    ("home folder", "~alice/models", ("alice",)),
+]  # fmt: skip
+
+TWINS = [
+    "0.5.5.post3",
+    "sglang==0.5.23",
+    "vllm>=0.9.0.1",
+    "nvidia-cublas-cu12==12.8.4.1",
+    "libcublas.so.12.8.4.1",
+    "driver 570.124.6.10",
+    "sglang 0.5.10.1 on CUDA 12.8.0.38",
+    "layers.0.self_attn.q_proj.weight",
+    "draft_layers.0.mlp.up_proj.weight, midlayer.hidden_norm.weight",
+    "model-00001-of-00004.safetensors",
+    "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct --speculative-algorithm EAGLE3",
+    "--speculative-num-draft-tokens 5 --max-total-tokens 4096 --speculative-token-map map.pt",
+    "--host 0.0.0.0 --port 30000",
+    "http://localhost:30000/v1 and http://127.0.0.1:30000",
+    "https://github.com/sgl-project/sglang/issues/123",
+    "https://huggingface.co/yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+    "config hash 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "lmsysorg/sglang@sha256:9f86d081884c",
+    "FM-01, FM-05 and H8; FM-77/FM-25",
+    "ServerArgs(api_key=None, admin_api_key=None, host='127.0.0.1', speculative_num_steps=3)",
+    '"pad_token_id": 0, "bos_token": "<s>", "eos_token": "</s>"',
+    "HF_TOKEN=$HF_TOKEN python x.py",
+    "accept len: 1.00, accept rate: 0.20, cuda graph: True, gen throughput (token/s): 12.3",
+    "[2026-01-02 03:04:05 TP0] Decode batch, #running-req: 1, #token: 512",
+    "at::Tensor c10::Half std::vector<int> torch.float8_e4m3fn",
+    "d2t[32000] int64, t2d[128256] bool; [576, 1728]",
+    "vllm.entrypoints.openai.api_server",
+    "/models/draft and ./out/train and data_samples/live/eagle3",
+    "the token 'home' at position 12, keys of layer 3, password",
+    "1.04 [1.02, 1.05] over 454 rounds; 12:30:45",
+    "lm_head.weight -> model.lm_head.weight @ fc",
+    "trained at boundaries 2, 15, 27; rms_norm_eps 1e-05; rope_theta=500000.0",
+    "hidden_states[:, -1] * 3 // 2",
+    "key_value_heads: 8, num_key_value_heads=2, key: value",
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "gone"), SECRETS, ids=range(len(SECRETS)))
+def test_planted_secrets_are_gone(kind: str, text: str, gone: tuple[str, ...]) -> None:
+    """Each secret is removed wherever it stands in a line, counted under its kind, and cleaning again changes nothing."""
+    for line in (text, f"{text} end", f"start {text}", f"({text})"):
+        shown = clean(line)
+
+        assert not [part for part in gone if part in shown], shown
+        assert kind in removed(shown), (shown, removed(shown))
+        assert clean(shown) == shown
+
+
+@pytest.mark.parametrize("text", TWINS, ids=range(len(TWINS)))
+def test_legal_twins_stay(text: str) -> None:
+    """Versions, names, flags, hashes and numbers that look like secrets are what a report is about."""
+    assert clean(text) == text
+    assert removed(text) == {}
+
+
+def test_names_say_what_their_values_are() -> None:
+    """In a mapping or in evidence the secret stands apart from the name that gives it away."""
+    launch = {"api-key": "planted1", "host": "planted2", "port": "30000", "hf_token": "$HF_TOKEN", "speculative-token-map": "map.pt"}
+    evidence = (Evidence("--api-key", "planted3"), Evidence("--host", "planted4"), Evidence("--speculative-algorithm", "EAGLE"))
+    shown = cleaned({"launch": launch, "evidence": evidence})
+
+    assert "planted" not in repr(shown)
+    assert shown["launch"] == launch | {"api-key": "(key removed)", "host": "(host removed)"}
+    assert shown["evidence"][2] == evidence[2]
+    assert removed(shown) == {"host": 2, "key": 2}
+
+
+def test_text_of_prompts_stays_only_when_asked_for() -> None:
+    """A field that is marked as text is left out, in one string or in many; its empty values stay what they are."""
+    said = Said("r0", "tell me about my illness", ("take", "two"), "")
+
+    assert cleaned(said) == Said("r0", "(text removed)", ("(text removed)", "(text removed)"), "")
+    assert cleaned(said, private=True) == said
+    assert removed(cleaned(said)) == {"text": 3}
+
+
+def test_private_keeps_all_but_keys() -> None:
+    """What is asked for with ``include_text`` comes with paths, names and hosts, and still without what opens doors."""
+    for kind, text, gone in SECRETS:
+        shown = clean(text, private=True)
+        always = {k.name for k in KINDS if k.always}
+        if kind in always and "@planted0" not in text:
+            assert not [part for part in gone if part in shown and "host" not in removed(clean(shown))], shown
+        elif kind not in always:
+            assert shown == text
+
+
+@pytest.mark.parametrize("version", ["1.2.3.4", "0.5.5.post3", "v0.9.0.1", "0.5.23+cu128"])
+def test_a_version_is_known_by_its_field(version: str) -> None:
+    """Four numbers under a name that ends in ``version`` are a version."""
+    assert cleaned({"engine_version": version}) == {"engine_version": version}
+
+
+def test_numbers_and_kinds_are_kept() -> None:
+    """Only strings are touched: numbers, None, booleans, tuples and types come out as they went in."""
+    value = {"a": (1, 2.5, None, True), "b": [reports.comparison()]}
+
+    assert cleaned(value) == value
+    assert type(cleaned(value)["b"][0]) is type(value["b"][0])
+
+
+@given(st.text())
+def test_cleaning_is_stable(text: str) -> None:
+    """Whatever the text, cleaning what was cleaned changes nothing."""
+    assert clean(clean(text)) == clean(text)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a.",
+        "a-",
+        "://",
+        "-----BEGIN KEY-----",
+        "@a.",
+        "/home",
+        "1.2.3.4 ",
+        "a:",
+        "\\\\a",
+        "--a-token ",
+        "_",
+        "x=",
+        "Cookie: ",
+        "eyJaaaaaaaa.",
+    ],
+)
+def test_long_hostile_strings_take_no_time(piece: str) -> None:
+    """A line of 60,000 characters made to send a pattern back and forth is read in a moment: no count but a wide bound on the clock."""
+    start = time.process_time()
+    clean(piece * (60_000 // len(piece)))
+
+    assert time.process_time() - start < 2
+
+
+def test_every_kind_is_planted_and_has_its_reason() -> None:
+    """No kind without a test above, and none without a word about why."""
+    assert {kind.name for kind in KINDS} == {kind for kind, _, _ in SECRETS}
+    assert all(len(kind.reason) > 10 for kind in KINDS)
+    assert set(REASONS) == {kind.name for kind in KINDS} | {"text"}

@@ -1,0 +1,275 @@
+"""Launch commands in every dress, and what they say: options a version lacks, combinations it refuses, drafts that are not drafted with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import LIGHT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eagle3diag.case import Case, Given
+from eagle3diag.engines import combos_sglang, combos_vllm, options_sglang, options_vllm
+from eagle3diag.engines.combos_vllm import method
+from eagle3diag.engines.rules import Version
+from eagle3diag.errors import BadArgument, InputError, UnreadableFile
+from eagle3diag.faults import detect
+from eagle3diag.findings import Finding, Severity
+from eagle3diag.serving import parse_launch, read_launch
+from eagle3diag.serving.settings import read_settings
+
+SGLANG = "python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path D "
+CHAIN = SGLANG + "--speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5 "
+TREE = SGLANG + "--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 16 "
+
+
+def vllm(**config: Any) -> str:
+    config = {"method": "eagle3", "model": "D", "num_speculative_tokens": 3} | config
+    return f"vllm serve T --speculative-config '{json.dumps({k: v for k, v in config.items() if v is not None})}'"
+
+
+def found(command: str, engine: str | None = "sglang==0.5.23") -> list[Finding]:
+    return [f for f in detect(Case(Given(launch=command, engine=engine))) if f.severity > Severity.NOTE]
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ CUDA_VISIBLE_DEVICES=0 sglang serve --model-path T --speculative-algorithm EAGLE3 --speculative-num-steps 4",
+        "python3 -m sglang.launch_server --model T `\r\n --speculative-algo EAGLE3 `\r\n --speculative-num-steps=4",
+        "python -m sglang.launch_server\n  --model-path T\n  --speculative-algorithm EAGLE3\n  --speculative-num-steps 4\n\ncurl localhost:30000",
+        "python -m sglang.launch_server —model-path “T” –speculative-algorithm EAGLE3 --speculative_num_steps 4 # the one of Monday",
+        '["python3", "-m", "sglang.launch_server", "--model-path", "T", "--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "4"]',
+        "command:\n  - python3\n  - -m\n  - sglang.launch_server\nargs:\n  - --model-path=T\n  - '--speculative-algorithm'\n  - EAGLE3\n"
+        "  - --speculative-num-steps\n  - '4'\n",
+        "cd /x; (nohup python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-num-steps 4 2> log &)",
+        "docker run --rm -e A=1 lmsysorg/sglang:v0.5.8 python3 -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 "
+        "--speculative-num-steps 4 && echo done --speculative-num-steps 9",
+    ],
+    ids=["prompt", "PowerShell", "lost continuations", "typography", "JSON list", "pod", "subshell", "docker"],
+)  # fmt: skip
+def test_every_dress_of_a_command_is_seen_through(text: str) -> None:
+    """The same options come out, and nothing of what follows."""
+    seen = parse_launch(text)
+    assert (seen.engine, seen.target_path, seen.algorithm, seen.steps) == ("sglang", "T", "EAGLE3", 4)
+
+
+def test_variables_before_the_server_are_its_environment() -> None:
+    """As a shell, env, export and docker set them; keys among them are not kept."""
+    text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"
+    seen = parse_launch(text)
+    assert dict(seen.environment) == {"A": "1", "B": "2 3", "C": "4", "D": "5", "E": "6", "HF_TOKEN": "(hidden)"}
+    assert seen.version == "0.11.0" and seen.arguments["api-key"] == "(hidden)" and "abc" not in repr(seen)
+
+
+def test_numbers_of_tokens_are_no_secrets() -> None:
+    """Names that merely resemble a token's are kept."""
+    seen = parse_launch(CHAIN + "--max-total-tokens 9 --speculative-token-map m.pt --ssl-keyfile f")
+    assert (seen.arguments["max-total-tokens"], seen.arguments["speculative-token-map"], seen.slots) == ("9", "m.pt", 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve T -sc.method eagle3 -sc.num-speculative-tokens 3 -sc.model D",
+        "vllm serve T --spec-method eagle3 --spec-model D --spec-tokens 3",
+        vllm(),
+        "python -m vllm.entrypoints.cli.main serve T --speculative-config="
+        '"{\\"method\\":\\"eagle3\\",\\"model\\":\\"D\\",\\"num_speculative_tokens\\":3}"',
+    ],
+)  # fmt: skip
+def test_every_way_to_name_a_draft_to_vllm(text: str) -> None:
+    """Dotted, short, JSON, and the options of 0.32."""
+    seen = parse_launch(text)
+    assert (seen.engine, seen.algorithm, seen.draft_path, seen.steps) == ("vllm", "eagle3", "D", 3)
+
+
+def test_options_in_a_file_are_read_where_it_lies(tmp_path: Path) -> None:
+    """Nested YAML and JSON, beside the file of the command; the command line wins, and a file that is not there is named."""
+    (tmp_path / "serve.yaml").write_text(
+        "# ours\nmodel: T  # the target\nmax-model-len: 4096\nspeculative-config:\n  method: eagle3\n  model: 'D'\n  num_speculative_tokens: 3\n"
+        "served-model-name:\n- a\n- b\nlist: [1, 'x']\n"
+    )
+    (tmp_path / "command.txt").write_text("vllm serve --config serve.yaml --max-model-len 512")
+    seen = read_launch(tmp_path / "command.txt")
+    assert (seen.algorithm, seen.draft_path, seen.steps, seen.target_path) == ("eagle3", "D", 3, "T")
+    assert seen.arguments["max-model-len"] == "512" and json.loads(seen.arguments["served-model-name"]) == ["a", "b"]
+    (tmp_path / "serve.yaml").write_text('{"speculative_config": {"method": "eagle"}}')
+    assert read_launch(tmp_path / "command.txt").algorithm == "eagle"
+    (tmp_path / "trt.yaml").write_text("speculative_config:\n  decoding_type: Eagle\n  max_draft_len: 3\n  speculative_model_dir: D\n")
+    (tmp_path / "command.txt").write_text("trtllm-serve T --extra_llm_api_options trt.yaml")
+    seen = read_launch(tmp_path / "command.txt")
+    assert (seen.engine, seen.algorithm, seen.steps, seen.draft_path) == ("tensorrt-llm", "Eagle", 3, "D")
+    assert parse_launch("vllm serve T --config absent.yaml").unread == ("absent.yaml",)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: &x 1", "a: |\n  b", "\ta: 1", "- a", "a: 'b", "a: {b: 1}", "a: 1\n   b: 2", "just words", "[1]", "a: !!python/object x"]
+)
+def test_yaml_beyond_what_is_read_is_a_clear_error(text: str, tmp_path: Path) -> None:
+    """With the line, and never by building an object."""
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(UnreadableFile, match=r"line|mapping"):
+        read_settings(tmp_path / "f.yaml")
+
+
+@LIGHT
+@given(st.text(max_size=80))
+def test_no_settings_break_the_reader(text: str) -> None:
+    """A mapping or a clear error."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "f.yaml")
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            assert isinstance(read_settings(path), dict)
+        except UnreadableFile:
+            pass
+
+
+NAMES = [
+    *options_sglang.ADDED["0.4.5"].split(),
+    *options_vllm.ADDED["0.9.2"].split(),
+    "speculative-config",
+    "speculative-config.method",
+    "tp",
+]
+OPTIONS = st.sampled_from(NAMES)
+VALUES = st.sampled_from(["", "1", "0", "-1", "x", "{}", "[]", "None", "1e9", "'", "$X", "9" * 30, "{'a':1}", "EAGLE", "ngram"]) | st.text(
+    max_size=8
+)
+
+
+@LIGHT
+@given(
+    st.sampled_from(["python -m sglang.launch_server", "vllm serve T", "sglang serve", "trtllm-serve T"]),
+    st.lists(st.tuples(OPTIONS, VALUES), max_size=8),
+)
+def test_no_options_break_parser_or_judges(head: str, pairs: list[tuple[str, str]]) -> None:
+    """Any values under any options: findings, or a clear error."""
+    words = [f"--{name} {value}" for name, value in pairs]
+    try:
+        detect(Case(Given(launch=" ".join([head, *words]))))
+    except BadArgument:
+        pass
+    try:
+        parse_launch(" ".join(words))
+    except InputError:
+        pass
+
+
+# --- what it says -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [
+        (CHAIN, "sglang==0.5.23"), (TREE, "sglang==0.5.8"), (SGLANG, "sglang==0.5.11"),
+        (CHAIN + "--tp-size 8 --quantization fp8 --speculative-draft-model-quantization unquant", "sglang==0.5.23"),
+        (vllm(), "vllm==0.32.0"), (vllm(draft_tensor_parallel_size=1) + " -tp 4", "vllm==0.11"),
+        (TREE + "--page-size 16 --attention-backend fa3", "sglang==0.5.23"),
+        ("vllm serve T -sc.model yuhuili/EAGLE3-LLaMA -sc.num_speculative_tokens 2", "vllm==0.32.0"),
+        ("python -m sglang.launch_server --model-path T", "sglang==0.5.23"), ("vllm serve T -tp 2 -O3", "vllm==0.32.0"),
+        (CHAIN + "--speculative-token-map $MAP --cuda-graph-bs 1 2", "sglang==0.5.9"), ("trtllm-serve T", None),
+    ],
+)  # fmt: skip
+def test_a_sound_command_is_silent(command: str, engine: str | None) -> None:
+    """Nothing above a note."""
+    assert found(command, engine) == []
+
+
+CASES: list[tuple[str, str, str, str | None, str]] = [
+    ("algorithm missing", SGLANG.replace("--speculative-algorithm EAGLE3", ""), "FM-03", None, "no algorithm"),
+    ("algorithm misspelt", SGLANG.replace("EAGLE3", "EAGLE-3"), "FM-03", None, "not one that SGLang knows"),
+    ("small letters, old", SGLANG.replace("EAGLE3", "eagle3"), "FM-03", "sglang==0.5.9", "capitals"),
+    ("draft missing", SGLANG.replace("--speculative-draft-model-path D", ""), "FM-03", None, "without a draft"),
+    ("dummy draft", CHAIN + "--speculative-draft-load-format dummy", "FM-03", None, "random weights"),
+    ("simulated", "SGLANG_SIMULATE_ACC_LEN=3 " + CHAIN, "FM-76", None, "simulated"),
+    ("topk alone", SGLANG + "--speculative-eagle-topk 4", "FM-04", None, "without steps"),
+    ("too many slots", TREE.replace("16", "64"), "FM-04", None, "more slots"),
+    ("tree on trtllm_mha", TREE + "--attention-backend trtllm_mha", "FM-60", None, "trtllm_mha"),
+    ("tree over pages", TREE + "--attention-backend flashmla --page-size 64", "FM-60", None, "over pages"),
+    ("torch_native", CHAIN + "--attention-backend torch_native", "FM-60", None, "torch_native"),
+    ("V2 with a tree", "SGLANG_ENABLE_SPEC_V2=1 " + TREE, "FM-63", "sglang==0.5.9", "chains only"),
+    ("inherited quantisation", CHAIN + "--quantization awq", "FM-23", None, "quantisation"),
+    ("partial sums", CHAIN + "--tp-size 8 --enable-flashinfer-allreduce-fusion", "FM-37", "sglang==0.5.11", "partial sums"),
+    ("pipeline", CHAIN + "--pp-size 2", "FM-40", None, "last stage"),
+    ("rejection in a tree", TREE + "--speculative-use-rejection-sampling", "FM-75", None, "chains only"),
+    ("EAGLE by name", CHAIN.replace("EAGLE3", "EAGLE").replace(" D ", " x/EAGLE3-llama "), "FM-01", None, "called EAGLE-3"),
+    ("NEXTN by name", CHAIN.replace("EAGLE3", "NEXTN").replace(" D ", " x/qwen_eagle3 "), "FM-01", None, "called EAGLE-3"),
+    ("target as draft", CHAIN.replace(" D ", " T "), "FM-27", None, "its own draft"),
+    ("option of a later version", CHAIN + "--speculative-draft-window-size 9", "C0", "sglang==0.5.9", "speculative-draft-window-size"),
+    ("option of an earlier version", CHAIN + "--enable-ep-moe", "C0", "sglang==0.5.23", "enable-ep-moe"),
+    ("misspelt option", CHAIN.replace("num-steps", "nm-steps"), "C0", None, "speculative-nm-steps"),
+    ("method misspelt", vllm(method="EAGLE3"), "FM-03", "vllm==0.32.0", "not one that vLLM knows"),
+    ("method missing", vllm(method=None), "FM-01", "vllm==0.32.0", "no method"),
+    ("method eagle, draft eagle3", vllm(method="eagle", model="x/EAGLE3-llama"), "FM-01", "vllm==0.32.0", "called EAGLE-3"),
+    ("name says both", vllm(method=None, model="my-eagle-eagle3"), "FM-01", "vllm==0.32.0", "no method"),
+    ("model missing", vllm(model=None), "FM-03", "vllm==0.32.0", "without a draft"),
+    ("synthetic", vllm(rejection_sample_method="synthetic", synthetic_acceptance_length=3), "FM-76", "vllm==0.32.0", "synthetic"),
+    ("draft's parallelism", vllm(draft_tensor_parallel_size=2) + " -tp 4", "FM-80", "vllm==0.32.0", "neither 1"),
+    ("field of a later version", vllm(parallel_drafting=True), "C0", "vllm==0.11.0", "parallel_drafting"),
+    ("field that is gone", vllm(speculative_token_tree="[(0,)]"), "C0", "vllm==0.32.0", "speculative_token_tree"),
+    ("old option", "vllm serve T --speculative-model D --num-speculative-tokens 3", "C0", "vllm==0.32.0", "speculative-model"),
+    ("vLLM pipeline", vllm() + " -pp 2", "FM-40", "vllm==0.32.0", "other stages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "fault", "engine", "words"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_a_faulty_command_is_named(command: str, fault: str, engine: str | None, words: str) -> None:
+    """First, with the option that shows it, and only where the version has that fault."""
+    said = [f for f in found(command, engine or "sglang==0.5.23") if words in f.title]
+    assert [f.fault for f in said] == [fault]
+    assert said[0].fix and said[0].because
+
+
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [
+        (SGLANG.replace("EAGLE3", "eagle3"), "sglang==0.5.23"), (CHAIN + "--tp-size 8 --enable-flashinfer-allreduce-fusion", "sglang==0.5.14"),
+        (TREE, "sglang==0.5.23"), (CHAIN + "--speculative-draft-window-size 9", "sglang==0.5.12"), (CHAIN + "--enable-ep-moe", "sglang==0.5.4"),
+        (vllm(parallel_drafting=True), "vllm==0.16"),
+    ],
+)  # fmt: skip
+def test_a_fault_ends_with_its_version(command: str, engine: str) -> None:
+    """And between two versions that were read, an option that only one of them has is not held against anyone."""
+    assert found(command, engine) == []
+
+
+def test_an_unknown_version_is_a_note() -> None:
+    """Not known at all, and newer than all that were read."""
+    for engine in (None, "sglang==0.9.0"):
+        notes = [f for f in detect(Case(Given(launch=CHAIN, engine=engine))) if f.fault == "C0"]
+        assert len(notes) == 1 and notes[0].severity is Severity.NOTE
+    assert [f for f in detect(Case(Given(launch=CHAIN + "--config x.yaml", engine="sglang==0.5.23"))) if "file" in f.title]
+
+
+def test_tables_agree_with_themselves() -> None:
+    """Names appear before they go; every row of the combinations is of a version that can be read, and shows options that exist."""
+    for table in (options_sglang.TABLE, options_vllm.TABLE, options_vllm.CONFIG):
+        assert list(table.read) == sorted(table.read, key=Version.parse) and set(table.added) | set(table.gone) <= set(table.read)
+        first = Version.parse(table.read[0])
+        assert all(table.knows(name, first) for name in table.added[table.read[0]].split())
+    for rows, table in ((combos_sglang.COMBINATIONS, options_sglang.TABLE), (combos_vllm.COMBINATIONS, options_vllm.TABLE)):
+        for row in rows:
+            assert all(table.ever(name) for name in row.shown), row.title
+            assert row.source and row.fix and Version.parse(row.since) < Version.parse(row.until or "99")
+
+
+def test_vllm_guesses_the_method_as_its_code_does() -> None:
+    """config/speculative.py looks for "eagle-" before "eagle3"."""
+    names = {
+        "yuhuili/EAGLE-LLaMA3": "eagle",
+        "yuhuili/EAGLE3-LLaMA": "eagle3",
+        "a/eagle-3-x": "eagle",
+        "a/b_eagle3": "eagle3",
+        "draft": "draft_model",
+    }
+    assert {n: method(parse_launch(f"vllm serve T -sc.model {n}")) for n in names} == names
