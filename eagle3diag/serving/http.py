@@ -129,6 +129,10 @@ class Server:
             raise self._late(path) from None
         except ConnectionRefusedError:
             raise UnusableServer("the connection is refused", where=self.url, hint="is the server up, and is this its port?") from None
+        except (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead):
+            raise UnusableServer(
+                f"the connection was closed before the whole answer to {path} came", where=self.url, hint="look at the server's log: did it end?"
+            ) from None
         except (socket.gaierror, UnicodeError):
             raise UnusableServer("the host's name is not known", where=self.url, hint="check the name") from None
         except (OSError, http.client.HTTPException) as error:
