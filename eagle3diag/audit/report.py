@@ -64,8 +64,9 @@ class Audit(Result):
 
     @property
     def missing_layer(self) -> tuple[str, ...]:
-        """Decoder-layer parameters that would be left uninitialised."""
-        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers."))
+        """Decoder-layer weights that would be left uninitialised; a bias alone is another matter."""
+        missing = self.outcome("missing")
+        return tuple(load.name for load in missing if load.name.startswith("layers.") and not load.name.endswith(".bias"))
 
 
 def audit(

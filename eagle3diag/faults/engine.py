@@ -42,7 +42,7 @@ def refused(audit: Audit) -> Finding | None:
         Severity.ERROR,
         f"{audit.engine} {audit.engine_version} builds no draft from this config".replace("  ", " "),
         "; ".join(audit.refused) + ".",
-        tuple(Evidence("start-up", reason, None, f"{audit.draft_class} of {audit.engine}") for reason in audit.refused),
+        tuple(Evidence("start-up", reason, "the class is built", f"{audit.draft_class} of {audit.engine}") for reason in audit.refused),
         "Set the fields as this engine reads them (eagle3diag.convert writes a repaired copy), or use an engine that reads this format.",
         "`eagle3diag audit` must no longer say so.",
     )
@@ -223,12 +223,14 @@ def _layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
 def lost_layer(audit: Audit) -> Finding | None:
     """FM-30: a boundary that this target's class never captures, so that fc is fed too few states."""
     capture = _first(audit)
-    if capture is None or not capture.lost:
+    blocks = audit.facts.target.n_layers if audit.facts is not None and audit.facts.target is not None else None
+    lost = tuple(b for b in capture.lost if blocks is None or 0 <= b <= blocks) if capture is not None else ()  # others do not exist: C2
+    if capture is None or not lost:
         return None
     return Finding(
         "FM-30",
         Severity.ERROR,
-        f"boundary {_listed(capture.lost)} is never captured by {audit.engine} {audit.engine_version} for this target",
+        f"boundary {_listed(lost)} is never captured by {audit.engine} {audit.engine_version} for this target",
         "Capture happens before each block, so the output of the last one (and, in older versions, the embedding) is out of reach: one state "
         "too few arrives, and fc ends with a shape error.",
         _layers(capture, audit.aux_boundaries or ()),
