@@ -79,7 +79,9 @@ def child(folder: str) -> None:
     start = time.perf_counter()
     result = audit(folder)
     findings = [f.fault for f in result.findings]
-    print(json.dumps([time.perf_counter() - start, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, findings, len(result.loads)]))
+    print(
+        json.dumps([time.perf_counter() - start, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, findings, len(result.loads)])
+    )
 
 
 def main() -> int:
@@ -99,7 +101,9 @@ def main() -> int:
             done = subprocess.run([sys.executable, __file__, "--child", folder], capture_output=True, text=True, check=True)
             seconds, before, after, findings, loads = json.loads(done.stdout)
             added = (after - before) / 1024
-            print(f"{run}: {seconds:.2f} s, {after / 1024:.0f} MB at the peak, {added:.0f} MB of it for the audit, {loads} loads, findings {findings}")
+            print(
+                f"{run}: {seconds:.2f} s, {after / 1024:.0f} MB at the peak, {added:.0f} MB of it for the audit, {loads} loads, findings {findings}"
+            )
             worst = [max(worst[0], seconds), max(worst[1], added)]
     return int(worst[0] > given.seconds or worst[1] > given.megabytes)
 

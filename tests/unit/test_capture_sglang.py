@@ -39,7 +39,9 @@ class _Server:
         self.width, self.truth = width, dict[str, list[tuple[int, Tensor]]]()
         self.tokens: dict[str, list[int]] = {}
         made = {spec["config"]["part"]: record_draft(spec["config"]) for spec in specs}  # once for the target ...
-        self.hooks: dict[str, Callable[..., None]] = {spec["config"]["part"]: record_draft(spec["config"]) for spec in specs}  # ... and draft
+        self.hooks: dict[str, Callable[..., None]] = {
+            spec["config"]["part"]: record_draft(spec["config"]) for spec in specs
+        }  # ... and draft
         assert made.keys() == self.hooks.keys() == MODULES.keys()
         embed = SimpleNamespace(weight=torch.zeros(99, H))
         self.target = SimpleNamespace(layers_to_capture=[2, 4], embed_tokens=embed)
