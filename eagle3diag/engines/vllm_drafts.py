@@ -62,7 +62,7 @@ def _layer(*, norms: bool) -> tuple[Row, ...]:
     rows = [
         Row(f"{attention}.qkv_proj.weight", f"{canonical}.self_attn.{{part}}.weight", ("X",), parts=qkv),
         Row(
-            f"{attention}.qkv_proj.bias", f"{canonical}.self_attn.{{part}}.bias", (), "zeros",
+            f"{attention}.qkv_proj.bias", f"{canonical}.self_attn.{{part}}.bias", (),
             parts=qkv, when="attention_bias", versions=Span.of("0.16.0"),
         ),
         Row(f"{attention}.o_proj.weight", f"{canonical}.self_attn.o_proj.weight", ("H", "Q")),
@@ -77,9 +77,9 @@ def _layer(*, norms: bool) -> tuple[Row, ...]:
         return (*rows, *(Row(f"{attention}.{n}.weight", f"{canonical}.self_attn.{n}.weight", ("D",), "ones") for n in ("q_norm", "k_norm")))
     return (
         *rows,
-        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), "zeros", when="o_bias"),
-        Row(f"{name}.mlp.gate_up_proj.bias", f"{canonical}.mlp.{{part}}.bias", (), "zeros", parts=gate_up, when="mlp_bias"),
-        Row(f"{name}.mlp.down_proj.bias", f"{canonical}.mlp.down_proj.bias", ("H",), "zeros", when="mlp_bias"),
+        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), when="o_bias"),
+        Row(f"{name}.mlp.gate_up_proj.bias", f"{canonical}.mlp.{{part}}.bias", (), parts=gate_up, when="mlp_bias"),
+        Row(f"{name}.mlp.down_proj.bias", f"{canonical}.mlp.down_proj.bias", ("H",), when="mlp_bias"),
     )
 
 
@@ -164,6 +164,7 @@ _REFUSALS = (
         "target_hidden_size is null, and the class multiplies it: TypeError",
         "getattr(config, 'target_hidden_size', ...), llama_eagle3.py",
     ),
+    Refusal(ALWAYS, lambda raw: raw.get("hidden_act", "silu") != "silu", "hidden_act is not silu: ValueError", "models/llama.py::LlamaMLP"),
 )
 
 _FIELDS = (

@@ -1,5 +1,5 @@
 """Faults of an engine version: layer ids it does not read or reads otherwise (FM-02, 17, 28, 29, 30, 33), fields it does not honour
-(FM-46, 47), drafts it does not build (FM-27), and its own known bugs."""
+(FM-46, 47), biases it makes up (FM-26), drafts it does not build (FM-27), and its own known bugs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from eagle3diag.audit import Audit
 from eagle3diag.case import Case
 from eagle3diag.engines import ENGINES
+from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -101,6 +102,22 @@ def whole_head_borrowed(audit: Audit) -> Finding | None:
         ),
         "Add the trained lm_head to the checkpoint.",
         "`eagle3diag audit` must list lm_head.weight as loaded.",
+    )
+
+
+def unfilled_bias(audit: Audit) -> Finding | None:
+    """FM-26: a bias that the class has and the file has not, left at something other than zero."""
+    left = [load for load in audit.outcome("missing") if load.name.endswith(".bias") and load.note != HOLDS["zeros"]]
+    if not left:
+        return None
+    return Finding(
+        "FM-26",
+        Severity.WARNING,
+        f"{len(left)} biases that the file does not hold are left at {left[0].note}",
+        f"{audit.draft_class} of {audit.engine} {audit.engine_version} has them, and adds them to every state.",
+        tuple(Evidence(load.canonical, load.note, "in the file, or not built", "audit") for load in left),
+        "Set attention_bias and bias to false in the config of a draft without biases; before SGLang 0.4.9 fc always has one: upgrade.",
+        "`eagle3diag audit` must list no bias as missing.",
     )
 
 
@@ -305,7 +322,7 @@ def known_bugs(audit: Audit, launch: Launch | None = None) -> list[Finding]:
 
 #: What an audit alone says.
 JUDGES = (
-    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unserved_field, unsupported_target, lost_layer,
+    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field, unsupported_target, lost_layer,
     other_order, other_layers,
 )  # fmt: skip
 
