@@ -80,7 +80,9 @@ def _boundaries(given: Sequence[int] | None) -> tuple[int, ...] | None:
         return None
     made = tuple(given)
     if not made or not all(type(b) is int and b >= 0 for b in made) or len(set(made)) < len(made):
-        raise BadArgument(f"boundaries={given!r:.80}", hint="different numbers of blocks, in the order of the features, such as (2, 15, 27)")
+        raise BadArgument(
+            f"boundaries={given!r:.80}", hint="different numbers of blocks, in the order of the features, such as (2, 15, 27)"
+        )
     return made
 
 

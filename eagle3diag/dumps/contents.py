@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eagle3diag.checkpoints import pickled
 from eagle3diag.checkpoints.files import check_not_pointer, kind, parse_json, read_bytes
-from eagle3diag.checkpoints.safefile import MAX_HEADER_BYTES
+from eagle3diag.checkpoints.safefile import MAX_HEADER_BYTES, SafeFile
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.errors import UnreadableFile, UnsafeFile
 
@@ -46,7 +46,7 @@ def read_contents(path: Path) -> Any:
     if head.startswith(b"\x1f\x8b"):
         return _unzipped(path)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES:
-        return TensorFiles.open(path)
+        return TensorFiles(path, [SafeFile(path)])
     if head.lstrip()[:1] in (b"{", b"["):
         return _json(read_bytes(path, MAX_UNPACKED), path)
     if head.startswith(b"PK") and _is_npz(path):
@@ -122,7 +122,9 @@ class NumpyArchive(Mapping[str, Tensor]):
         except Exception as error:  # numpy reads a header made by anybody: ValueError, EOFError, MemoryError, SyntaxError, zlib.error...
             if "pickle" in str(error).lower():
                 hint = "save plain arrays: numpy.savez(path, **arrays) with one dtype each"
-                raise UnsafeFile(f"array {name!r:.100} holds Python objects, which reading would run", where=self._path, hint=hint) from error
+                raise UnsafeFile(
+                    f"array {name!r:.100} holds Python objects, which reading would run", where=self._path, hint=hint
+                ) from error
             raise UnreadableFile(f"array {name!r:.100} is damaged ({str(error)[:200]})", where=self._path, hint=_AGAIN) from error
 
 

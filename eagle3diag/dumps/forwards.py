@@ -19,7 +19,7 @@ class Forward:
     requests: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequenced:
     """One sequence: for each position from ``start`` on its token and where its row lies: (forward, row). A later row replaces an earlier
     one of the same position, as the verification of the next drafts does with rejected ones."""
@@ -66,7 +66,7 @@ def sequences(forwards: Sequence[Forward]) -> tuple[tuple[Sequenced, ...], int]:
                     continue
                 into.tokens[at:] = [ids[row]]  # what stood there and behind it was a draft that was not accepted
                 into.rows[at:] = [(number, row)]
-        slots = now
+        slots = now + [s for s in slots if s not in now]  # a prompt in chunks may be away for a few forwards
     return tuple(s for s in made if s.tokens), left_out
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -107,7 +109,8 @@ class RemotePlace(Place):
             raise UnreadableFile("nothing is there; expected a dump", where=url, hint="check the address and your rights")
         self.names = natural(n for n in names if not n.endswith(".lock"))
         self.locked = frozenset(n.removesuffix(".lock") for n in names if n.endswith(".lock"))
-        self._folder = tempfile.TemporaryDirectory(prefix="eagle3diag-", ignore_cleanup_errors=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="eagle3diag-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._fetched: OrderedDict[str, Path] = OrderedDict()
         self._count = 0
 
@@ -115,7 +118,7 @@ class RemotePlace(Place):
         if name not in self._fetched:
             # numbered, not named: a remote name is no path of this machine; the ending helps readers that look at it
             self._count += 1
-            local = Path(self._folder.name) / f"{self._count:06d}-{Path(name).name[-100:]}"
+            local = self._folder / f"{self._count:06d}-{Path(name).name[-100:]}"
             self._ask(lambda: self._fs.get_file(f"{self._base}/{name}", str(local)))
             self._fetched[name] = local
             kept = 0

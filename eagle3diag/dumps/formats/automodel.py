@@ -53,10 +53,10 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
         return _samples(value)
 
     ids = manifest.get("aux_layer_ids")
-    known = isinstance(ids, list) and bool(ids) and all(type(i) is int and 0 <= i < 1 << 16 for i in ids)
+    known = ids if isinstance(ids, list) and ids and all(type(i) is int and 0 <= i < 1 << 16 for i in ids) else None
     facts = Facts(
         "automodel",
-        boundaries=tuple(i + 1 for i in ids) if known else None,  # type: ignore[union-attr]
+        boundaries=None if known is None else tuple(i + 1 for i in known),
         several=True,
         assumed=(
             "input_ids and loss_mask are shifted left by one and were put back; token 0 is not stored, so its row is left out",
@@ -68,6 +68,4 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
 
 
 # nemo_automodel/components/speculative/precompute_eagle3.py, format_version 2
-FORMAT = Format(
-    "NeMo Automodel cache", lambda _, v: isinstance(v, dict) and all(f in v for f in _FIELDS) and "format" not in v, _read
-)
+FORMAT = Format("NeMo Automodel cache", lambda _, v: isinstance(v, dict) and all(f in v for f in _FIELDS) and "format" not in v, _read)

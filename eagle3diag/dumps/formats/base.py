@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -167,7 +167,9 @@ class _Blocks:
         widths = [s.shape[-1] for s in content.aux] if isinstance(content.aux, tuple) else []
         width = sum(widths) if widths else 0 if content.aux is None else content.aux.shape[-1]
         beside = content.last if content.last is not None else content.final
-        hidden = (asked.target.hidden_size if asked.target else 0) or (widths[0] if widths else beside.shape[-1] if beside is not None else 0)
+        hidden = (asked.target.hidden_size if asked.target else 0) or (
+            widths[0] if widths else beside.shape[-1] if beside is not None else 0
+        )
         blocks = width // hidden if hidden and width % hidden == 0 else 0
         n = asked.target.n_layers if asked.target else 0
         lines: tuple[str, ...] = ()
@@ -208,7 +210,8 @@ class _Blocks:
         if boundary in self.boundaries and aux is not None:
             at = self.boundaries.index(boundary)
             return aux[at] if isinstance(aux, tuple) else aux[:, (h := aux.shape[-1] // len(self.boundaries)) * at : h * (at + 1)]
-        return content.last if boundary == n and n else None
+        last: Tensor | None = content.last
+        return last if boundary == n and n else None
 
 
 def _checked(content: Content, where: str) -> Content:

@@ -52,7 +52,9 @@ def checked_mapping(mapping: Mapping[str, Any]) -> dict[str, str]:
     for part, name in given.items():
         number = str(part).removeprefix("boundary.")
         if part not in _PARTS and not (str(part).startswith("boundary.") and number.isdecimal()):
-            raise BadArgument(f"there is no part {part!r:.80}", where="mapping", hint=f"known are {', '.join(_PARTS)}, states and boundary.B")
+            raise BadArgument(
+                f"there is no part {part!r:.80}", where="mapping", hint=f"known are {', '.join(_PARTS)}, states and boundary.B"
+            )
         if not isinstance(name, str):
             raise BadArgument(f"mapping[{part!r:.80}] is {name!r:.80}, expected the name of a tensor", where="mapping")
     if "input_ids" not in given:
@@ -83,7 +85,9 @@ def _stars(value: Any, pattern: str) -> list[str]:
         return [""] if _at(value, pattern) is not None else []
     before, _, after = pattern.partition("*")
     keys = [str(k) for k in value] if isinstance(value, Mapping) else []
-    return [k[len(before) : len(k) - len(after)] for k in keys if k.startswith(before) and k.endswith(after) and len(k) > len(before + after)]
+    return [
+        k[len(before) : len(k) - len(after)] for k in keys if k.startswith(before) and k.endswith(after) and len(k) > len(before + after)
+    ]
 
 
 def _at(value: Any, name: str) -> Tensor | None:

@@ -50,7 +50,9 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
             steps[int(t["step"])].setdefault(t["name"], n)
     parts = {step: _parts(held, asked.mapping) for step, held in steps.items()}
     deepest = max((sglang_names.depth(p) for p in parts.values()), default=-1)
-    kept = [s for s in sorted(steps) if parts[s] and sglang_names.depth(parts[s]) == deepest and {"input_ids", "positions"} <= set(steps[s])]
+    kept = [
+        s for s in sorted(steps) if parts[s] and sglang_names.depth(parts[s]) == deepest and {"input_ids", "positions"} <= set(steps[s])
+    ]
     if not kept:
         message = f"no step holds input_ids, positions and states; the first holds {', '.join(list(next(iter(steps.values()), {}))[:6])}"
         raise MissingPart(message, where=place.where, hint="run with DUMPER_NON_INTRUSIVE_MODE=all, or dump those too")

@@ -23,8 +23,9 @@ def _config_boundaries(place: Place, names: tuple[str, ...]) -> tuple[int, ...] 
         return None
     states = config.get("hidden_states") if isinstance(config, dict) else None
     ids = states.get("layer_ids") if isinstance(states, dict) else None
-    whole = isinstance(ids, list) and len(ids) > 1 and all(type(i) is int and 0 <= i < 1 << 16 for i in ids)
-    return tuple(i + 1 for i in ids[:-1]) if whole else None  # type: ignore[index]
+    if not isinstance(ids, list) or len(ids) < 2 or not all(type(i) is int and 0 <= i < 1 << 16 for i in ids):
+        return None
+    return tuple(i + 1 for i in ids[:-1])
 
 
 # speculators/data_generation/custom_worker.py (0.3, 0.4); format.file_pattern "data_{idx}.pt"
@@ -62,7 +63,9 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
         "vllm",
         assumed=(
             "hidden_states are un-normed residual streams in ascending order (vLLM's ids count the blocks before)",
-            "all of them are aux states" if lone else "the last of them is the last block's, the others are aux states (speculators' launch_vllm)",
+            "all of them are aux states"
+            if lone
+            else "the last of them is the last block's, the others are aux states (speculators' launch_vllm)",
             *(("some files were still being written when they were listed",) if place.locked & set(names) else ()),
         ),
     )

@@ -14,7 +14,9 @@ def _requests(value: Any) -> list[Content]:
         hidden = request["hidden_state"].shape[-1]
         if aux is not None and aux.shape[-1] == 4 * hidden:  # id -1 was asked for too: the last block's output, before the norm
             aux, last = aux[..., : 3 * hidden], aux[..., 3 * hidden :]
-        made.append(Content(request["input_ids"], aux, final=request["hidden_state"], last=last, name=str(request.get("id", ""))[:100] or None))
+        made.append(
+            Content(request["input_ids"], aux, final=request["hidden_state"], last=last, name=str(request.get("id", ""))[:100] or None)
+        )
     return made
 
 
