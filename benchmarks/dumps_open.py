@@ -2,13 +2,13 @@
 
     python benchmarks/dumps_open.py [--files 100000]
 
-Prints seconds of processor time, which do not depend on what else the machine does; the folder holds one real file of speculators' layout and links to it, so that the disk holds little.
+Prints seconds of processor time, which do not depend on what else the machine does. The folder holds one real file of
+speculators' layout and links to it, so that the disk holds little.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from pathlib import Path
 from time import process_time
@@ -30,7 +30,7 @@ def main() -> None:
         for i in range(1, count):
             (folder / f"hs_{i}.safetensors").symlink_to(first)
         start = process_time()
-        listed = len(os.listdir(folder))
+        listed = sum(1 for _ in folder.iterdir())
         after_listing = process_time()
         dump = open_dump(folder)
         opened = process_time()

@@ -39,6 +39,7 @@ class Alignment:
 
     pairs: tuple[Pair, ...]
     unaligned: tuple[str, ...]
+    absent: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:

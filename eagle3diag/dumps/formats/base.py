@@ -200,18 +200,21 @@ class _Blocks:
 
     def part(self, content: Content, which: str) -> Tensor | None:
         """One part of a checked record; None when it is not there."""
+        found: Tensor | None
         if which in ("input_ids", "final", "last", "loss_mask", "positions"):
-            found: Tensor | None = getattr(content, which)
+            found = getattr(content, which)
             return found
         aux, n = content.aux, self.target.n_layers
         if which == "features":
-            return torch.cat(aux, -1) if isinstance(aux, tuple) else aux
+            found = torch.cat(aux, -1) if isinstance(aux, tuple) else aux
+            return found
         boundary = int(which.removeprefix("boundary.")) if which.startswith("boundary.") else -1
         if boundary in self.boundaries and aux is not None:
             at = self.boundaries.index(boundary)
-            return aux[at] if isinstance(aux, tuple) else aux[:, (h := aux.shape[-1] // len(self.boundaries)) * at : h * (at + 1)]
-        last: Tensor | None = content.last
-        return last if boundary == n and n else None
+            found = aux[at] if isinstance(aux, tuple) else aux[:, (h := aux.shape[-1] // len(self.boundaries)) * at : h * (at + 1)]
+            return found
+        found = content.last
+        return found if boundary == n and n else None
 
 
 def _checked(content: Content, where: str) -> Content:
