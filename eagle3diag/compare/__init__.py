@@ -6,7 +6,16 @@ import math
 from dataclasses import replace
 
 from eagle3diag.compare.align import align
-from eagle3diag.compare.comparison import FINAL, BlockComparison, Comparison, TokenSeries, WorstToken
+from eagle3diag.compare.comparison import (
+    FINAL,
+    BlockComparison,
+    BlockOrigin,
+    Comparison,
+    Displaced,
+    Hypothesis,
+    TokenSeries,
+    WorstToken,
+)
 from eagle3diag.compare.gain import final_norm_gain
 from eagle3diag.compare.hypotheses import origins
 from eagle3diag.compare.identity import against_reference, displaced, identify
@@ -16,7 +25,19 @@ from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import Loaded, Side, Source, load
 from eagle3diag.errors import BadArgument, MismatchedInputs
 
-__all__ = ["FINAL", "BlockComparison", "Comparison", "Quantiles", "Side", "TokenSeries", "WorstToken", "compare"]
+__all__ = [
+    "FINAL",
+    "BlockComparison",
+    "BlockOrigin",
+    "Comparison",
+    "Displaced",
+    "Hypothesis",
+    "Quantiles",
+    "Side",
+    "TokenSeries",
+    "WorstToken",
+    "compare",
+]
 
 
 def compare(

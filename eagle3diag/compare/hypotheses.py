@@ -16,6 +16,8 @@ from eagle3diag.compare.metrics import median, rows_cosine
 from eagle3diag.compare.sampling import Layout, Spread, spread
 
 LOOKED_AT = 3  # states whose direction fits best, tried in every form; the declared one always is
+TIE = 0.005  # fits that differ by less are equal: then the simplest explanation is taken
+KINDS = ("as it is", "scaled", "normed", "un-normed", "branch", "less embedding", "partial sum", "rotated")  # the simpler first
 ROTATION_WIDTH = 1024  # widest state whose rotation is solved for: a singular value decomposition of that size takes a second
 
 
@@ -89,10 +91,13 @@ def _origin(
                 moved = reader(there, boundary)[sound[kept]].float()
                 tried.append(Hypothesis("as it is", boundary, s, 1.0, fit(moved, live[both].float())))
     tried += _rotated(state(wanted)[sound].float(), y, wanted, max(t.fit for t in tried))
-    ranked = sorted(tried, key=lambda t: -t.fit if t.fit == t.fit else 9.0)  # stable: the simpler one first among equals
-    best = ranked[0]
-    others = [t for t in ranked if (t.kind, t.source, t.shift) != (best.kind, best.source, best.shift)]
-    return BlockOrigin(j, declared, best, tuple(others[:3]))
+    one_each = {(t.kind, t.source, t.shift): t for t in tried if t.fit == t.fit}
+    ranked = sorted(one_each.values(), key=lambda t: -t.fit)
+    if not ranked:
+        return BlockOrigin(j, declared, declared, ())
+    equal = [t for t in ranked if t.fit >= ranked[0].fit - TIE]
+    best = min(equal, key=lambda t: (KINDS.index(t.kind), t.source != wanted, abs(t.shift), -t.fit))
+    return BlockOrigin(j, declared, best, tuple(t for t in ranked if t is not best)[:3])
 
 
 def fit(predicted: Tensor, live: Tensor) -> float:
