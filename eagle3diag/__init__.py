@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.audit import audit
     from eagle3diag.capture import capture
     from eagle3diag.checkpoints import open_draft, open_target
-    from eagle3diag.compare import compare
+    from eagle3diag.compare import check_dump, compare
     from eagle3diag.diagnose import diagnose
     from eagle3diag.dumps import open_dump
     from eagle3diag.replay import replay
@@ -55,6 +55,7 @@ __all__ = [
     "UnsafeFile",
     "audit",
     "capture",
+    "check_dump",
     "compare",
     "diagnose",
     "open_draft",
@@ -65,7 +66,7 @@ __all__ = [
 ]
 
 _VERBS = ("audit", "capture", "compare", "diagnose", "replay", "weights")  # each lives in the module of the same name
-_HOMES = {verb: verb for verb in _VERBS} | {"open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps"}
+_HOMES = {verb: verb for verb in _VERBS} | {"open_draft": "checkpoints", "open_target": "checkpoints", "open_dump": "dumps", "check_dump": "compare"}
 
 
 class _Package(ModuleType):

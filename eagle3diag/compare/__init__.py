@@ -21,6 +21,7 @@ from eagle3diag.compare.hypotheses import origins
 from eagle3diag.compare.identity import against_reference, displaced, identify
 from eagle3diag.compare.measure import measure
 from eagle3diag.compare.metrics import Quantiles
+from eagle3diag.compare.one_dump import DumpCheck, Reading, check_dump
 from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import Loaded, Side, Source, load
 from eagle3diag.errors import BadArgument, MismatchedInputs
@@ -31,11 +32,14 @@ __all__ = [
     "BlockOrigin",
     "Comparison",
     "Displaced",
+    "DumpCheck",
     "Hypothesis",
     "Quantiles",
+    "Reading",
     "Side",
     "TokenSeries",
     "WorstToken",
+    "check_dump",
     "compare",
 ]
 

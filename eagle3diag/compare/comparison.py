@@ -105,6 +105,25 @@ class Hypothesis:
     factor: float
     fit: float
 
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Hypothesis("partial sum", 15, 0, 0.5, 0.99))
+        'boundary 15 with 0.5 of what its last block adds'
+        """
+        state = "the final normed state" if self.source == FINAL else f"boundary {self.source}"
+        at = f" of the token {self.shift:+d}" if self.shift else ""
+        said = {
+            "scaled": f"{self.factor:.3g} times {state}",
+            "normed": f"{state} after the final norm",
+            "un-normed": f"{state} before the final norm",
+            "branch": f"what the block below {state} adds, alone",
+            "less embedding": f"{state} without the embedding",
+            "partial sum": f"{state} with {self.factor:.2g} of what its last block adds",
+            "rotated": f"{state}, rotated",
+        }
+        return said.get(self.kind, state) + at
+
 
 @dataclass(frozen=True)
 class BlockOrigin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eagle3diag.compare import BlockOrigin, Comparison, Hypothesis
+from eagle3diag.compare import BlockOrigin, Comparison
 from eagle3diag.findings import Evidence, Finding, Severity
 
 EXPLAINS = 0.9
@@ -176,26 +176,7 @@ def overwritten(c: Comparison) -> Finding | None:
 
 def _evidence(o: BlockOrigin) -> Evidence:
     best, as_trained = o.best, o.declared.fit
-    return Evidence(f"block {o.block} is {words(best)}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
-
-
-def words(h: Hypothesis) -> str:
-    """A hypothesis in words.
-
-    >>> words(Hypothesis("partial sum", 15, 0, 0.5, 0.99))
-    'boundary 15 with 0.5 of what its last block adds'
-    """
-    state = "the final normed state" if h.source == -1 else f"boundary {h.source}"
-    at = f" of the token {h.shift:+d}" if h.shift else ""
-    return {
-        "scaled": f"{h.factor:.3g} times {state}",
-        "normed": f"{state} after the final norm",
-        "un-normed": f"{state} before the final norm",
-        "branch": f"what the block below {state} adds, alone",
-        "less embedding": f"{state} without the embedding",
-        "partial sum": f"{state} with {h.factor:.2g} of what its last block adds",
-        "rotated": f"{state}, rotated",
-    }.get(h.kind, state) + at
+    return Evidence(f"block {o.block} is {best}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
 
 
 JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (

@@ -79,6 +79,7 @@ def test_public_names_are_pinned() -> None:
         "UnsafeFile",
         "audit",
         "capture",
+        "check_dump",
         "compare",
         "diagnose",
         "open_draft",
