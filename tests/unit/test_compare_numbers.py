@@ -262,6 +262,11 @@ def test_a_sound_dump_is_silent() -> None:
     assert check_dump(alone(predicting(target)), sample=2).records == 2
 
 
+def exchanged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each record with the last states of the next one."""
+    return [a | {"final": b["final"]} for a, b in zip(records, records[1:] + records[:1], strict=True)]
+
+
 @pytest.mark.parametrize(
     ("records", "fault", "word"),
     [
@@ -270,7 +275,7 @@ def test_a_sound_dump_is_silent() -> None:
         (lambda t: predicting(t, shift=0), "H6", "at +0"),
         (lambda t: predicting(t, shift=2), "H6", "at +2"),
         (lambda t: predicting(knowing(9)), "D0", "do not predict"),
-        (lambda t: [a | {"final": b["final"]} for a, b in zip(p := predicting(t), p[1:] + p[:1], strict=True)], "FM-39", "other requests"),
+        (lambda t: exchanged(predicting(t)), "FM-39", "other requests"),
     ],
 )
 def test_last_states_that_say_something_else(records: Any, fault: str, word: str) -> None:
