@@ -74,7 +74,7 @@ class Case:
         return self._dump(self.given.live)
 
     def _dump(self, source: Any) -> HiddenStates | None:
-        dump = _open(open_dump, source)
+        dump = _open(lambda given: open_dump(given, target=self.target), source)
         if dump is not None and self.target is not None:
             check_target(dump, self.target)
         return dump

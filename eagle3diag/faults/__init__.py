@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def judge(result: Result) -> tuple[Finding, ...]:
     """Findings of one measurement, most severe first. A replay alone is a number, not a fault: it is judged within a diagnosis."""
     from eagle3diag.audit import Audit
-    from eagle3diag.compare import Comparison
+    from eagle3diag.compare import Comparison, DumpCheck
     from eagle3diag.serving.probe import Probe
     from eagle3diag.weights import WeightReport
 
@@ -34,6 +34,10 @@ def judge(result: Result) -> tuple[Finding, ...]:
         from eagle3diag.faults import states
 
         return ordered([j(result) for j in states.JUDGES])
+    if isinstance(result, DumpCheck):
+        from eagle3diag.faults import one_dump
+
+        return ordered([j(result) for j in one_dump.JUDGES])
     if isinstance(result, Audit):
         return _judge_audit(result)
     return ()

@@ -141,7 +141,9 @@ class Server:
             raise UnusableServer("the connection is refused", where=self.url, hint="is the server up, and is this its port?") from None
         except (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead):
             raise UnusableServer(
-                f"the connection was closed before the whole answer to {path} came", where=self.url, hint="look at the server's log: did it end?"
+                f"the connection was closed before the whole answer to {path} came",
+                where=self.url,
+                hint="look at the server's log: did it end?",
             ) from None
         except (socket.gaierror, UnicodeError):
             raise UnusableServer("the host's name is not known", where=self.url, hint="check the name") from None

@@ -82,6 +82,7 @@ def test_public_names_are_pinned() -> None:
         "audit",
         "before_after",
         "capture",
+        "check_dump",
         "compare",
         "convert",
         "diagnose",

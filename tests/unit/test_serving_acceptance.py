@@ -172,6 +172,8 @@ def test_sglangs_server_info_is_an_acceptance(tmp_path: Path) -> None:
 
 
 NAMES = st.sampled_from([*Acceptance.__dataclass_fields__, "histogram", "acceptance", "internal_states"])
+
+
 def test_the_examples_of_the_docs_run() -> None:
     """docs/serving.md."""
     assert doctest.testfile("../../docs/serving.md", optionflags=doctest.ELLIPSIS).failed == 0

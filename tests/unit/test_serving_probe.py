@@ -163,7 +163,9 @@ def test_a_key_that_json_spells_otherwise_is_hidden_too() -> None:
     """As escapes, in names and in nested values; and in where a redirect points."""
     key = 'a"b\\c-key'
     spelt = "".join(f"\\u{ord(c):04x}" for c in key)
-    info = json.dumps({**SGLANG_INFO, "model_path": "KEY", "KEY": {"x": ["KEY"]}, "version": "KEY", "launch_command": "KEY"}).replace("KEY", spelt)
+    info = json.dumps({**SGLANG_INFO, "model_path": "KEY", "KEY": {"x": ["KEY"]}, "version": "KEY", "launch_command": "KEY"}).replace(
+        "KEY", spelt
+    )
     fake = sglang()
     fake.answers["/server_info"] = reply(info)
     with serving(fake):
