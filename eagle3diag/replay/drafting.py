@@ -92,13 +92,18 @@ class Memory:
         return gather(queries, (keys[low:high], values[low:high]), visible, own, net.attention.scale(net))
 
 
-def forward(net: Net, tokens: Tensor, hidden: Tensor, memory: Memory, step: int, loop: Loop) -> Tensor:
-    """One forward of every row: tokens [N] and hidden [N, H] to raw outputs [N, H]; after the first step it leaves its own keys."""
+def forward(net: Net, tokens: Tensor, hidden: Tensor, memory: Memory, step: int, loop: Loop, anew: Tensor | None = None) -> Tensor:
+    """One forward of every row: tokens [N] and hidden [N, H] to raw outputs [N, H]; after the first step it leaves its own keys.
+
+    ``anew`` [N]: where in the text these rows lie, so that their keys there are made anew; their place is the last that they see."""
     position = memory.place + step + (loop.position_offset if step else 0)
     for layer in range(net.layers):
         mixed = net.mix(layer, tokens, hidden)
         if step:
             memory.own[layer].append(net.keys(layer, mixed, position))
+        elif anew is not None:
+            for kept, made in zip(memory.prefix[layer], net.keys(layer, mixed, position), strict=True):
+                kept[anew] = made
         found = memory.find(net, layer, net.queries(layer, mixed, position), step)
         hidden = net.finish(layer, tokens, hidden, found)
     return hidden
@@ -111,16 +116,22 @@ def read(net: Net, text: Text, rows: Tensor, loop: Loop = NEWEST) -> tuple[list[
     hidden, every = text.hidden, torch.arange(len(text.tokens), device=net.device)
     size = net.rows_at_once(_span(text))
     for layer in range(net.layers):
-        made = [net.keys(layer, net.mix(layer, text.tokens[part], hidden[part]), text.place[part]) for part in every.split(size)]
+        made = [net.keys(layer, net.mix(layer, text.tokens[part], hidden[part]), text.place[part]) for part in _parts(every, size)]
+        if not made:
+            return [], hidden
         prefix.append((torch.cat([k for k, _ in made]), torch.cat([v for _, v in made])))
         wanted, out = rows if layer == net.layers - 1 else every, []
-        for part in wanted.split(size):
+        for part in _parts(wanted, size):
             mixed = net.mix(layer, text.tokens[part], hidden[part])
             memory = Memory.at(prefix, text, part)
             found = memory.find(net, layer, net.queries(layer, mixed, text.place[part]), 0)
             out.append(net.finish(layer, text.tokens[part], hidden[part], found))
         hidden = torch.cat(out) if out else hidden[:0]
     return prefix, hidden
+
+
+def _parts(rows: Tensor, size: int) -> Sequence[Tensor]:
+    return rows.split(size) if len(rows) else ()
 
 
 def _span(text: Text) -> int:
@@ -130,7 +141,8 @@ def _span(text: Text) -> int:
 
 def batches(net: Net, text: Text, rows: Tensor, raw: Tensor, prefix: list[Keys], wide: int = 1) -> Iterator[tuple[Tensor, Tensor, Memory]]:
     """Rows [n], their raw outputs and what they find, so many at a time as the budget allows."""
-    for part, out in zip(*(x.split(net.rows_at_once(_span(text), wide)) for x in (rows, raw)), strict=True):
+    size = net.rows_at_once(_span(text), wide)
+    for part, out in zip(_parts(rows, size), _parts(raw, size), strict=True):
         yield part, out, Memory.at(prefix, text, part)
 
 
