@@ -160,16 +160,16 @@ def draft_chains(net: Net, text: Text, rows: Tensor, steps: int, loop: Loop = NE
         at = torch.arange(done, done + len(part), device=net.device)
         done += len(part)
         for step in range(steps):
-            if step:
-                out = forward(net, tokens, hidden, memory, step, loop)
             tokens, hidden = net.speak(out)
             chains[at, step] = tokens
             if truth is not None:
                 right = (tokens == truth[at, step]).nonzero()[:, 0]
                 if len(right) < len(at):
                     at, tokens, hidden, memory = at[right], tokens[right], hidden[right], memory.take(right)
-                if not len(at):
-                    break
+            if not len(at):
+                break
+            if step + 1 < steps:
+                out = forward(net, tokens, hidden, memory, step + 1, loop)
     return chains
 
 

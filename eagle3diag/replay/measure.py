@@ -14,7 +14,7 @@ from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.progress import track
 from eagle3diag.replay.acceptance import accepted, following, tally, walk
 from eagle3diag.replay.change import Change
-from eagle3diag.replay.drafting import Text, draft_chains, pack
+from eagle3diag.replay.drafting import draft_chains, pack
 from eagle3diag.replay.loop import NEWEST, Loop
 from eagle3diag.replay.net import Net
 from eagle3diag.replay.result import RecordReplay, Replay

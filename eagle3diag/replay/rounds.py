@@ -50,11 +50,10 @@ def _first(net: Net, text: Text, rows: Tensor, prefix: list[Keys], loop: Loop) -
 
 def _chain(net: Net, text: Text, rows: Tensor, prefix: list[Keys], steps: int, loop: Loop) -> tuple[Tensor, Memory]:
     raw, memory = _first(net, text, rows, prefix, loop)
-    chain = []
-    for step in range(steps):
-        if step:
-            raw = forward(net, tokens, hidden, memory, step, loop)
-        tokens, hidden = net.speak(raw)
+    tokens, hidden = net.speak(raw)
+    chain = [tokens]
+    for step in range(1, steps):
+        tokens, hidden = net.speak(forward(net, tokens, hidden, memory, step, loop))
         chain.append(tokens)
     return torch.stack(chain, 1), memory
 
