@@ -40,9 +40,9 @@ def ordered(findings: list[Finding | None]) -> tuple[Finding, ...]:
 
 def catalogue() -> tuple[Fault, ...]:
     """Every fault, in the order its evidence is cheapest to look at."""
-    from eagle3diag.faults import checkpoint, launch, states
+    from eagle3diag.faults import checkpoint, launch, loop, states
 
-    return (*launch.FAULTS, *checkpoint.FAULTS, *states.FAULTS)
+    return (*launch.FAULTS, *checkpoint.FAULTS, *states.FAULTS, *loop.FAULTS)
 
 
 def detect(case: Case) -> tuple[Finding, ...]:

@@ -40,11 +40,12 @@ class Grouped:
 
     def _heads(self, net: Net, name: str, mixed: Tensor) -> Tensor:
         flat, norm = net.linear(mixed, f"{name}_proj"), f"{name}_norm.weight"
-        if norm not in net.weights:
-            return flat.unflatten(-1, (-1, self.head_dim))
-        if len(net.weights[norm]) == self.head_dim:  # one weight for every head (Qwen3), or one for all of them side by side (OLMo 2)
-            return net.rms(flat.unflatten(-1, (-1, self.head_dim)), norm)
-        return net.rms(flat, norm).unflatten(-1, (-1, self.head_dim))
+        if norm in net.weights and len(net.weights[norm]) != self.head_dim:  # one weight for all heads side by side (OLMo 2)
+            flat = net.rms(flat, norm)
+        heads = flat.view(len(flat), -1, self.head_dim)
+        if norm in net.weights and len(net.weights[norm]) == self.head_dim:  # one for every head (Qwen3)
+            heads = net.rms(heads, norm)
+        return heads
 
     def values(self, net: Net, at: str, gathered: Tensor) -> Tensor:
         """Gathered [N, heads, head_dim] to what ``o_proj`` takes."""
@@ -95,7 +96,8 @@ class Latent:
         return torch.einsum("nhr,hvr->nhv", gathered, self._up(net, at)[:, self.plain :]).flatten(1)
 
     def _up(self, net: Net, at: str) -> Tensor:
-        return net.weights[f"{at}kv_b_proj.weight"].to(net.dtype).unflatten(0, (self.heads, -1))
+        weight = net.weights[f"{at}kv_b_proj.weight"].to(net.dtype)
+        return weight.view(self.heads, self.plain + self.value, self.kv_rank)
 
 
 def gather(queries: Tensor, prefix: Keys, visible: Tensor, own: list[Keys], scale: float) -> Tensor:
@@ -121,4 +123,5 @@ def gather(queries: Tensor, prefix: Keys, visible: Tensor, own: list[Keys], scal
     out = (share[..., : len(keys)].flatten(1, 2) @ values.float().transpose(0, 1)).unflatten(1, (n, -1))
     for i, (_, value) in enumerate(own):
         out = out + share[..., len(keys) + i, None] * value.float().transpose(0, 1)[:, :, None]
-    return out.transpose(0, 1).flatten(1, 2).to(queries.dtype)
+    gathered: Tensor = out.transpose(0, 1).flatten(1, 2)
+    return gathered.to(queries.dtype)

@@ -11,7 +11,7 @@ from eagle3diag.checkpoints import Draft, Target
 from eagle3diag.engines import split_engine
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
 from eagle3diag.replay.architecture import attention_of, latent, rope_of, windows_of
-from eagle3diag.replay.net import _ACTIVATIONS, BUDGET, Net
+from eagle3diag.replay.net import ACTIVATIONS, BUDGET, Net
 
 _MLP = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight")
 _GROUPED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
@@ -43,10 +43,14 @@ def build(
     MismatchedInputs: draft and target do not fit. BadArgument: a draft that the replay does not know.
     """
     config = draft.config
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch's own words differ by build
+        raise BadArgument(f"device {str(device)!r} cannot be used", hint="cpu, or a device that this torch finds") from error
     if dtype not in DTYPES:
         raise BadArgument(f"dtype is {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
-    if config.hidden_act not in _ACTIVATIONS:
-        raise BadArgument(f"replay does not know the activation {config.hidden_act!r}", where=draft.path, hint=f"known: {', '.join(_ACTIVATIONS)}")
+    if config.hidden_act not in ACTIVATIONS:
+        raise BadArgument(f"replay does not know the activation {config.hidden_act!r}", where=draft.path, hint=f"known: {', '.join(ACTIVATIONS)}")
     vllm = engine is not None and split_engine(engine)[0] == "vllm"
     embedding, head = _embedding(draft, target, keep_own=vllm), _head(draft, target)
     weights = {name: draft.weight(name) for name in _names(draft)}

@@ -57,8 +57,9 @@ def pack(net: Net, records: Sequence[tuple[Tensor, Tensor]], loop: Loop = NEWEST
             first.append(start + place.clamp(max=boundary))
             last.append(start + place)
     hidden = [net.fuse(features[:n]) for (_, features), n in zip(records, lengths, strict=True)]
-    joined = [torch.cat(x).to(net.device) for x in ([ids[1 : n + 1] for (ids, _), n in zip(records, lengths, strict=True)], places, first, last)]
-    return Text(joined[0], torch.cat(hidden), *joined[1:], starts=tuple(starts))
+    tokens = [ids[1 : n + 1] for (ids, _), n in zip(records, lengths, strict=True)]
+    tokens_of, place_of, first_of, last_of = (torch.cat(x).to(net.device) for x in (tokens, places, first, last))
+    return Text(tokens_of, torch.cat(hidden), place_of, first_of, last_of, tuple(starts))
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,7 +17,7 @@ from eagle3diag.replay.rope import Rope
 #: Bytes that one batch of rows may take beside the weights: scores, logits, inner states.
 BUDGET = 256 * 1024 * 1024
 
-_ACTIVATIONS = {
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "swish": F.silu,
     "relu": F.relu,
@@ -143,7 +143,7 @@ class Net:
         values = self.attention.values(self, f"{at}self_attn.", gathered)
         hidden = hidden + self.linear(values, f"{at}self_attn.o_proj")
         x = self.rms(hidden, f"{at}post_attention_layernorm.weight")
-        gate = _ACTIVATIONS[self.activation](self.linear(x, f"{at}mlp.gate_proj"))
+        gate = ACTIVATIONS[self.activation](self.linear(x, f"{at}mlp.gate_proj"))
         return hidden + self.linear(gate * self.linear(x, f"{at}mlp.up_proj"), f"{at}mlp.down_proj")
 
     def speak(self, raw: Tensor) -> tuple[Tensor, Tensor]:

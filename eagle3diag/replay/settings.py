@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eagle3diag.errors import BadArgument
@@ -59,6 +60,24 @@ class Cost:
 
     draft: float
     slot: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(c) and c >= 0 for c in (self.draft, self.slot)):
+            raise BadArgument(f"costs are {self.draft} and {self.slot}, expected numbers of at least 0")
+
+    @classmethod
+    def parse(cls, text: str) -> Cost:
+        """
+        >>> Cost.parse("0.05,0.01")
+        Cost(draft=0.05, slot=0.01)
+        """
+        try:
+            numbers = [float(part) for part in text.split(",")]
+        except ValueError:
+            numbers = []
+        if not 1 <= len(numbers) <= 2:
+            raise BadArgument(f"{text!r} is no cost", hint="write DRAFT or DRAFT,SLOT, such as 0.05,0.01")
+        return cls(*numbers)
 
     def speedup(self, accept_length: float, setting: Setting) -> float:
         """Tokens per time, against decoding without a draft.
