@@ -76,7 +76,7 @@ def main() -> None:
         began = time.process_time()
         drafted[name] = torch.cat([way(net, ids, features) for ids, features in records])
         seconds[name] = time.process_time() - began
-    first, *others = ways
+    first = next(iter(ways))
     positions = len(drafted[first])
     print(f"{positions} positions of {len(records)} records, {STEPS} steps; processor time")
     for name in ways:

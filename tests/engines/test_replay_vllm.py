@@ -32,7 +32,7 @@ DRAFT = Path(os.environ.get("EAGLE3DIAG_DRAFT", REPOSITORY / "data_samples/draft
 RUNS = os.environ.get("EAGLE3DIAG_VLLM_RUNS", "")  # a folder to keep runs in, and to take kept ones from
 PROMPTS = 50
 
-if not TARGET or find_spec("vllm") is None and not RUNS:
+if not TARGET or (find_spec("vllm") is None and not RUNS):
     pytest.skip("needs vllm and EAGLE3DIAG_TARGET", allow_module_level=True)
 
 
