@@ -62,8 +62,8 @@ class Audit(Result):
 
     @property
     def missing_layer(self) -> tuple[str, ...]:
-        """Decoder-layer parameters that would be left uninitialised."""
-        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers."))
+        """Weights of the decoder layer that no tensor fills; biases that a class makes up are another matter."""
+        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers.") and load.name.endswith(".weight"))
 
 
 def audit(
