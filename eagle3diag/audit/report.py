@@ -64,9 +64,8 @@ class Audit(Result):
 
     @property
     def missing_layer(self) -> tuple[str, ...]:
-        """Decoder-layer weights that would be left uninitialised; a bias alone is another matter."""
-        missing = self.outcome("missing")
-        return tuple(load.name for load in missing if load.name.startswith("layers.") and not load.name.endswith(".bias"))
+        """Weights of the decoder layer that no tensor fills; biases that a class makes up are another matter."""
+        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers.") and load.name.endswith(".weight"))
 
 
 def audit(

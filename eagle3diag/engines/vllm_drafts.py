@@ -39,7 +39,7 @@ _OWN_HEAD = (
 
 def _names(stacked: tuple[tuple[str, str], ...], *, first: str, bias_ignored: str = "0.25.0") -> tuple[Any, ...]:
     """The loader before and after it became a mapper over AutoWeightsLoader (0.25.0), which passes over biases without a parameter."""
-    before = {"stacked": stacked, "unknown": "raises", "unknown_part": "raises", "unknown_bias": "raises"}
+    before: dict[str, Any] = {"stacked": stacked, "unknown": "raises", "unknown_part": "raises", "unknown_bias": "raises"}
     rows = [
         since("0.9.0", Names(**_COMMON, **before, skipped=_ROTARY), "params_dict[name] of the inner model: KeyError for unknown names"),
         since("0.12.0", Names(**_COMMON, **before, skipped=_ROTARY, skipped_unless=_UNLESS[1:]), "0.12.0: use_aux_hidden_state"),
