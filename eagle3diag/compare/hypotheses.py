@@ -11,10 +11,11 @@ from torch import Tensor
 
 from eagle3diag.compare.align import Alignment
 from eagle3diag.compare.comparison import FINAL, BlockOrigin, Hypothesis
-from eagle3diag.compare.identity import SHIFTS, blocks, known_boundaries, moments, own, sample_size
+from eagle3diag.compare.identity import SHIFTS, blocks, known_boundaries, moments, own
 from eagle3diag.compare.metrics import median, rows_cosine
 from eagle3diag.compare.sampling import Layout, Spread, spread
 
+STATE_VALUES = 1 << 20  # of one state that are sampled: a dozen such tensors are held at once
 LOOKED_AT = 3  # states whose direction fits best, tried in every form; the declared one always is
 TIE = 0.005  # fits that differ by less are equal: then the simplest explanation is taken
 KINDS = ("as it is", "scaled", "normed", "un-normed", "branch", "less embedding", "partial sum", "rotated")  # the simpler first
@@ -27,7 +28,7 @@ def origins(
     """For each live block, what it most likely is. ``declared[j]`` is the boundary that block j should be (its number, where none is
     declared); with ``reference`` the train side of ``alignment`` holds boundaries one by one, else the trained blocks."""
     h = layout.hidden_size
-    some = spread(alignment, sample_size(layout.live_width))
+    some = spread(alignment, min(2048, max(128, STATE_VALUES // h)))
     if not layout.live_blocks or len(some) < 8 or len(declared) != layout.live_blocks:
         return ()
     known = known_boundaries(alignment, h) if reference else declared

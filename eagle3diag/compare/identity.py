@@ -110,8 +110,11 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
     rows = torch.cat([_first(pairs[p].train.features(), pairs[p].train_rows[torch.tensor(ts)], h) for p, ts in by_pair.items()])
     index = [(p, t) for p, ts in by_pair.items() for t in ts]
     seen = torch.cat([_first(pairs[p].live.features(), pairs[p].live_rows[t : t + 1], h) for p, t, _ in worst])
-    stats = moments(rows)
-    matrix = cosine_matrix(own(rows, stats)[None], own(seen, stats)[None])[0].nan_to_num(-2)
+    stats = ChannelMoments(h)
+    for part in rows.split(GRAM_TOKENS):
+        stats.update(part)
+    z = own(seen, stats)[None]
+    matrix = torch.cat([cosine_matrix(own(part, stats)[None], z)[0] for part in rows.split(GRAM_TOKENS)]).nan_to_num(-2)
     best = matrix.max(0)
     made = []
     for (p, t, cosine), value, at in zip(worst, best.values.tolist(), best.indices.tolist(), strict=True):

@@ -80,6 +80,8 @@ def drift(c: Comparison) -> Finding | None:
 def elsewhere(c: Comparison) -> Finding | None:
     """FM-39 and kin: rows that are other tokens' states: another request's, or moved by padding."""
     moved = [d for d in c.displaced if d.cosine < NOT_HERE and d.best_cosine > ELSEWHERE and not _own(d)]
+    if any(b.duplicate_rows for b in c.blocks):  # a row that repeats an earlier one is H2's
+        moved = [d for d in moved if d.record != d.best_record]
     if len(moved) < SOME_ROWS or explained(c):
         return None
     others = sum(d.record != d.best_record and d.best_position == d.position for d in moved)
