@@ -220,7 +220,7 @@ QWEN3 = DraftClass(
 
 
 def _deepseek_names() -> tuple[Any, ...]:
-    parts = {"stacked": _MLP + _MLA, "unknown_part": "raises"}
+    parts: dict[str, Any] = {"stacked": _MLP + _MLA, "unknown_part": "raises"}
     return (
         since(
             "0.18.0",
