@@ -172,7 +172,7 @@ _FIELDS = (
         "norm_output", lambda raw: norm_output(raw) and not is_speculators(raw), Span.of("0.22.0"), "FM-46", "PR #42764, first in 0.22.0"
     ),
     Field(
-        "norm_output", lambda raw: norm_output(raw) and is_speculators(raw), Span.of("0.25.0"), "FM-46",
+        "norm_output (speculators)", lambda raw: norm_output(raw) and is_speculators(raw), Span.of("0.25.0"), "FM-46",
         "PR #46488: update_eagle3 copies it from speculators' format since 0.25.0",
     ),
     Field("norm_before_residual", norm_before_residual, Span.of("0.10.2"), "FM-47", "llama_eagle3.py, first in 0.10.2"),
