@@ -394,5 +394,5 @@ def test_every_verb_has_help() -> None:
     """Each subcommand describes itself in one sentence."""
     actions = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
 
-    assert set(actions[0].choices) == {"diagnose", "compare", "audit", "weights", "replay", "capture", "demo"}
+    assert set(actions[0].choices) == {"diagnose", "compare", "audit", "weights", "replay", "capture", "report", "demo"}
     assert all(p.description and p.description.endswith(".") for p in actions[0].choices.values())
