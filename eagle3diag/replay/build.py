@@ -17,6 +17,7 @@ _MLP = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight", "s
 _GROUPED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 _LATENT = ("self_attn.kv_a_proj_with_mqa.weight", "self_attn.kv_a_layernorm.weight", "self_attn.kv_b_proj.weight")
 _OUTSIDE = re.compile(r"fc\.(weight|bias)|norm\.weight|input_norm\.weight|fc_norm\.\d+\.weight")
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -56,6 +57,10 @@ def build(
     vllm = engine is not None and split_engine(engine)[0] == "vllm"
     embedding, head = _embedding(draft, target, keep_own=vllm), _head(draft, target)
     weights = {name: draft.weight(name) for name in _names(draft)}
+    for name, tensor in (*weights.items(), ("lm_head.weight", head), ("embed_tokens.weight", embedding)):
+        if tensor.dtype not in _PLAIN:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise BadArgument(f"{name} is stored as {kind}: replay knows weights that are not quantised", where=draft.path, hint="dequantise a copy")
     whole = sum(w.numel() for w in (*weights.values(), head)) * DTYPES[dtype].itemsize
 
     def placed(tensor: Tensor) -> Tensor:

@@ -273,6 +273,14 @@ def test_what_cannot_be_replayed_is_said_before_it_is(config: dict[str, Any], sa
         build(changed(small_draft(), **config), TARGET)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_quantised_weights_are_not_taken_for_numbers(dtype: torch.dtype) -> None:
+    """Without their scales they would draft nonsense that looks like a fault of the draft."""
+    draft = small_draft()
+    with pytest.raises(BadArgument, match="not quantised"):
+        build(changed(draft, {"midlayer.mlp.up_proj.weight": draft.tensors["midlayer.mlp.up_proj.weight"].to(dtype)}), TARGET)
+
+
 def test_rotations_are_read_wherever_they_are_written() -> None:
     """Partial rotation beside or inside the scaling, M-RoPE as plain for text, the original length at the top."""
 
