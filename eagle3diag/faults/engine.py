@@ -69,7 +69,7 @@ def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
     promised = {check.name for check in audit.shapes}
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
-    if not wrong:
+    if not wrong or audit.refused:
         return None
     fc = any(load.canonical == "fc.weight" for load in wrong)
     return Finding(
@@ -288,7 +288,7 @@ SHOWS: dict[str, Callable[[Audit, Launch | None], Severity | None]] = {
 
 def _graphs(audit: Audit, launch: Launch | None) -> Severity | None:
     capture = _first(audit)
-    off = launch is not None and any(name.replace("_", "-") == "disable-cuda-graph" for name in launch.arguments)
+    off = launch is not None and (launch.has("disable-cuda-graph") or launch.get("device") == "cpu")
     if capture is None or capture.ids is None or off:
         return None
     if capture.boundaries is None or audit.default_boundaries is None:

@@ -60,7 +60,9 @@ def build(
     for name, tensor in (*weights.items(), ("lm_head.weight", head), ("embed_tokens.weight", embedding)):
         if tensor.dtype not in _PLAIN:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise BadArgument(f"{name} is stored as {kind}: replay knows weights that are not quantised", where=draft.path, hint="dequantise a copy")
+            raise BadArgument(
+                f"{name} is stored as {kind}: replay knows weights that are not quantised", where=draft.path, hint="dequantise a copy"
+            )
     whole = sum(w.numel() for w in (*weights.values(), head)) * DTYPES[dtype].itemsize
 
     def placed(tensor: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ class Replay(Result):
     every_position_p: tuple[float, ...]
     out_of_vocabulary: float
     records: tuple[RecordReplay, ...]
-    vocabulary_cap: float = float("nan")
+    vocabulary_cap: float | None = None
     changes: tuple[str, ...] = ()
     topk: int = 1
     num_draft_tokens: int = 0

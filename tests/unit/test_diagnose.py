@@ -223,7 +223,7 @@ def test_the_cheapest_evidence_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "engine"),
     [
-        ({"launch": "vllm serve T --speculative-config '{\"method\": \"eagle3\", \"model\": \"D\"}'"}, "vllm"),
+        ({"launch": 'vllm serve T --speculative-config \'{"method": "eagle3", "model": "D"}\''}, "vllm"),
         ({"launch": "python -m sglang.launch_server --model-path T"}, "sglang"),
         ({"acceptance": Acceptance(rounds=9, accepted=1, steps=2, engine="vllm", engine_version="0.32.0")}, "vllm==0.32.0"),
         ({"acceptance": Acceptance(rounds=9, accepted=1, steps=2, engine="a fork")}, "sglang"),

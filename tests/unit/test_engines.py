@@ -305,7 +305,7 @@ def test_tensorrt_llm_is_one_reading_of_its_source() -> None:
     assert result.engine == "tensorrt-llm" and not result.engine_known
     assert not result.outcome("missing") and not result.outcome("dropped")
     assert result.captures[0].unread == (NESTED,) and result.captures[0].boundaries == (2, 16, 29)
-    assert [f.fault for f in result.findings if f.severity is Severity.NOTE] == ["C0"]
+    assert [f.fault for f in result.findings if f.severity is Severity.NOTE].count("C0") == 1
 
 
 def test_latent_attention_by_engine() -> None:

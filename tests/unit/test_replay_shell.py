@@ -19,7 +19,20 @@ def command(tmp_path: Path) -> list[str]:
 
 def test_trees_settings_sampling_and_engines_are_shown(command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """In the text, in JSON and in HTML."""
-    more = ["--topk", "2", "--slots", "4", "--engine", "sglang==0.5.8", "--temperature", "0.7", "--settings", "3,3:2:5", "--cost", "0.1,0.01"]
+    more = [
+        "--topk",
+        "2",
+        "--slots",
+        "4",
+        "--engine",
+        "sglang==0.5.8",
+        "--temperature",
+        "0.7",
+        "--settings",
+        "3,3:2:5",
+        "--cost",
+        "0.1,0.01",
+    ]
 
     assert cli.main([*command, *more, "--html", str(tmp_path / "r.html")]) == cli.CLEAN
     text = capsys.readouterr().out
