@@ -11,6 +11,7 @@ from eagle3diag.audit import Audit
 from eagle3diag.audit.checks import padded
 from eagle3diag.case import Case
 from eagle3diag.faults.base import IN_FILES, Fault, in_files, on_audit
+from eagle3diag.faults.shapes import other_architecture
 from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
@@ -20,9 +21,11 @@ SEED = 0  # of every random replacement, so that the same case gives the same nu
 
 def dropped_names(audit: Audit) -> Finding | None:
     """FM-05: parameters of the decoder layer that nothing fills, while the file has names that the engine does not know."""
-    missing = audit.missing_layer
+    missing = tuple(name for name in audit.missing_layer if not name.endswith(".bias"))  # a bias without a value is FM-26's
     lost = audit.outcome("dropped") + audit.outcome("raises")
     if not any(name.startswith("layers.0.") for name in missing):  # layers that the file never had are K1's
+        return None
+    if other_architecture(audit) is not None:  # another class looks for other names: FM-27
         return None
     examples = ", ".join(load.name for load in lost[:2]) or "none: the layer is not in the file"
     raises = any(load.outcome == "raises" for load in lost)
