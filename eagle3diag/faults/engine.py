@@ -11,6 +11,7 @@ from eagle3diag.engines import ENGINES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
+from eagle3diag.faults.shapes import fc_width
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -67,7 +68,7 @@ def names_end_start(audit: Audit) -> Finding | None:
 
 def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
-    promised = {check.name for check in audit.shapes}
+    promised = {check.name for check in audit.shapes} | ({"fc.weight"} if fc_width(audit) is not None else set())
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
     if not wrong or audit.refused:
         return None

@@ -43,7 +43,8 @@ def lost_tensors(audit: Audit) -> Finding | None:
     """K1, the harmless half: tensors dropped although every parameter has its value. Norms are FM-20's, biases FM-26's."""
     if audit.missing_layer:
         return None
-    lost = [load for load in audit.outcome("dropped") if not load.name.endswith((*IDLE, ".bias")) and "norm" not in load.canonical]
+    told = (*IDLE, ".bias", *(["lm_head.weight"] if audit.tie_word_embeddings else []))  # a head that is tied is FM-10's
+    lost = [load for load in audit.outcome("dropped") if not load.name.endswith(told) and "norm" not in load.canonical]
     if not lost:
         return None
     return Finding(

@@ -179,6 +179,8 @@ def unsaid_ends(audit: Audit) -> Finding | None:
     m = audit.vocabulary
     if target is None or not target.unsaid or not target.ends_unsaid or m is None or _misread(m) or _unfilled(m) or m.in_range_offset < 1:
         return None
+    if foreign_map(audit) is not None:  # of a map that is not the draft's nothing follows
+        return None
     every = target.ends_unsaid == target.ends
     return Finding(
         "K8",

@@ -60,7 +60,7 @@ def test_named_first_by_the_checkpoint(fault: str, draft: Draft, target: Target)
     broken = INJECTED[fault](draft)
     for found in (audit(broken).findings, audit(broken, target=target).findings):
         assert found[0].fault == fault, [f.title for f in found]
-        assert [f.fault for f in found if f.severity > Severity.NOTE] in ([fault], [fault, "K2"])
+        assert list(dict.fromkeys(f.fault for f in found if f.severity > Severity.NOTE)) in ([fault], [fault, "K2"])
 
 
 @pytest.mark.parametrize(("fault", "cost"), [("FM-07", 0.3), ("FM-10", 0.3), ("FM-11", 0.3), ("FM-13", 0.3)])
