@@ -18,6 +18,7 @@ from eagle3diag.replay import Change, Net, run
 from eagle3diag.replay.drafting import draft_chains, draft_everywhere, pack
 from eagle3diag.replay.loop import NEWEST, Loop, loop_of
 from eagle3diag.replay.rope import Rope
+from eagle3diag.replay.trees import Forest, draft_trees
 
 EVERYTHING: dict[str, Any] = {"biases": True, "head_norms": True, "norm_before_fc": True, "fc_norm": True, "windows": (6,)}
 
@@ -35,8 +36,9 @@ def changes_of(net: Net, dump: HiddenStates) -> list[Change]:
 
 @pytest.fixture(scope="module")
 def scaled() -> Net:
-    """A draft with all that could be ignored."""
-    return toy_net(4, **EVERYTHING, rope=Rope(8, 30000.0, {"rope_type": "linear", "factor": 4.0}))
+    """A draft with all that could be ignored, and attention loud enough that it shows."""
+    net = toy_net(4, **EVERYTHING, rope=Rope(8, 30000.0, {"rope_type": "linear", "factor": 4.0}))
+    return dataclasses.replace(net, weights={n: 4 * w if n.endswith("o_proj.weight") else w for n, w in net.weights.items()})
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +57,24 @@ def test_a_draft_that_has_everything_is_offered_everything(scaled: Net, dump: Hi
 
 @pytest.mark.parametrize("number", range(22))
 def test_each_change_alone_drafts_otherwise(number: int, scaled: Net, dump: HiddenStates) -> None:
-    """What is drafted changes, in the replay that diagnosis makes; the draft itself stays as it was."""
+    """What is drafted changes; the draft itself stays as it was. Keys that depend on earlier rounds show in these."""
     change = changes_of(scaled, dump)[number]
     before = {n: w.clone() for n, w in scaled.weights.items()}
 
-    healthy, broken = run(scaled, dump), run(scaled, dump, changes=(change,))
+    def drafted(*changes: Change) -> torch.Tensor:
+        net, how, fed = scaled, NEWEST, [(r, r.features) for r in dump]
+        for c in changes:
+            net, how, fed = c.net(net), c.loop(how), [(r, c.features(r, f)) for r, f in fed]
+        text = pack(net, [(r.input_ids, f) for r, f in fed], how, [3, 3])
+        return draft_chains(net, text, torch.arange(len(text.tokens)), 4, how)
+
+    broken = run(scaled, dump, changes=(change,))
 
     assert broken.changes == (change.name,)
-    assert broken.accept_length != healthy.accept_length or broken.p != healthy.p
+    if "kept" in change.name:
+        assert broken.records != run(scaled, dump).records
+    else:
+        assert not torch.equal(drafted(change), drafted())
     assert all(torch.equal(w, scaled.weights[n]) for n, w in before.items())
 
 
@@ -127,11 +139,15 @@ def test_the_key_bug_of_trees_can_be_undone(latent: object) -> None:
     net = toy_net(2, latent=latent)
     loud = {n: 5 * w if n.endswith("o_proj.weight") else w for n, w in net.weights.items()}
     net = dataclasses.replace(net, weights=loud, head=net.head / 2)
-    texts = dump_of(*(agreeing_text(net, 50, seed) for seed in range(4)))
+    text = pack(net, [agreeing_text(net, 20)])
+    rows, ancestors = torch.arange(19), loop.ANCESTORS.loop(NEWEST)
 
-    assert run(net, texts, changes=(loop.ANCESTORS,)).p == run(net, texts).p
-    tree = {"steps": 4, "topk": 4, "num_draft_tokens": 30}
-    assert run(net, texts, **tree, changes=(loop.ANCESTORS,)).every_position_p != run(net, texts, **tree).every_position_p
+    def tree(how: Loop) -> Forest:
+        return next(iter(draft_trees(net, text, rows, 4, 4, how)))[1]
+
+    assert torch.equal(draft_chains(net, text, rows, 4, ancestors), draft_chains(net, text, rows, 4))
+    assert not torch.equal(tree(ancestors).tokens, tree(NEWEST).tokens)
+    assert torch.equal(tree(ancestors).tokens[:, :20], tree(NEWEST).tokens[:, :20]), "two levels know no difference"
 
 
 def test_an_engines_loop_is_known_by_version() -> None:
