@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from eagle3diag.case import Case
@@ -131,6 +132,8 @@ def _unread(case: Case) -> Finding | None:
 
 def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     launch = case.launch
+    if launch is not None and launch.algorithm and launch.draft_path is None and case.given.draft is not None:
+        launch = replace(launch, draft_path=str(case.given.draft))  # what the pasted command leaves out, the caller named
     if launch is None or launch.engine != engine or not row.when(launch):
         return None
     version = version_of(case) or Version.parse(_TABLES[engine].read[-1])

@@ -59,9 +59,10 @@ def _eagle_flag(case: Case) -> Finding | None:
 
 
 def _effective(case: Case) -> tuple[Launch | None, str]:
-    """What ran, and where that is said: the arguments that the log shows resolved go before the command that was pasted."""
+    """What ran, and where that is said: where they differ, the arguments that the log shows resolved go before the pasted command."""
     logged = case.log.launch if case.log is not None else None
-    return (logged, "log") if logged is not None and logged.algorithm else (case.launch, "launch command")
+    differs = logged is not None and logged.algorithm and (case.launch is None or logged.algorithm != case.launch.algorithm)
+    return (logged, "log") if differs else (case.launch, "launch command")
 
 
 def _named_eagle(case: Case) -> Evidence | None:
