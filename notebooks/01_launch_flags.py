@@ -67,8 +67,8 @@ e3.diagnose(draft=DRAFT, launch=right).verdict
 from eagle3diag.serving import read_log
 
 log = read_log(LOG)
-for line in log.lines[:4]:
-    print(f"accept len {line.accept_length:.2f}   accept rate {line.accept_rate:.2f}")
+for window in log.windows[:4]:
+    print(f"accept len {window.accept_length:.2f}   accept rate {window.accept_rate:.2f}")
 print("this version's rate is", log.rate_kind)
 
 # %% [markdown]

@@ -49,7 +49,7 @@ INJECTED: dict[str, Callable[[Draft], Draft]] = {
     "FM-20": lambda d: d.replace(tensors={"input_norm.weight": torch.ones(3 * d.config.hidden_size).bfloat16()}),
     "FM-22": _halved,
     "FM-23": lambda d: d.replace(config={"quantization_config": {"quant_method": "compressed-tensors"}}),
-    "FM-26": lambda d: d.replace(config={"attention_bias": True}),
+    "FM-26": lambda d: d.replace(tensors={"midlayer.self_attn.q_proj.bias": torch.randn(576)}),
     "FM-27": lambda d: d.replace(config={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
 }
 
