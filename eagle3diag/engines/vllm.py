@@ -14,7 +14,7 @@ from eagle3diag.engines.vllm_drafts import DEEPSEEK, LLAMA, QWEN3
 __all__ = ["ENGINE", "TARGET_TYPES", "V1_KEYS", "V2_KEYS"]
 
 #: Keys that the V1 runner reads ids from, in order.
-V1_KEYS = (
+V1_KEYS: tuple[Since[tuple[str, ...]], ...] = (
     since("0.9.0", (), "gpu_model_runner.py before 0.11.1: always the default"),
     since("0.11.1", (TOP,), "PR #25961, first in 0.11.1"),
     since("0.22.0", (TOP, NESTED), "PR #42764, first in 0.22.0: _get_eagle3_aux_layers_from_config"),

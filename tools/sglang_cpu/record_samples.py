@@ -1,11 +1,11 @@
 """Record the four servers of ``data_samples``: one that is right, and three with one fault each. Run by ``make record-samples``.
 
-    PYTHONPATH=. python tools/sglang_cpu/record_samples.py --target DIR --draft DIR --prompts held.jsonl --out data_samples
+PYTHONPATH=. python tools/sglang_cpu/record_samples.py --target DIR --draft DIR --prompts held.jsonl --out data_samples
 
-    eagle3         the draft as it was trained
-    eagle_flag     the same, but the server is started with EAGLE where EAGLE3 was meant
-    dropped_names  the decoder layer is called draft_layers.0, a name that SGLang 0.5.23 drops without a word
-    wrong_layers   the config lists boundaries where SGLang expects the layers whose outputs they are, so it captures one block later
+eagle3         the draft as it was trained
+eagle_flag     the same, but the server is started with EAGLE where EAGLE3 was meant
+dropped_names  the decoder layer is called draft_layers.0, a name that SGLang 0.5.23 drops without a word
+wrong_layers   the config lists boundaries where SGLang expects the layers whose outputs they are, so it captures one block later
 """
 
 from __future__ import annotations

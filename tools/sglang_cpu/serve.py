@@ -84,9 +84,7 @@ def run(options: dict[str, Any], prompts: Sequence[Sequence[int]], max_new: int,
     engine = sglang.Engine(**options)
     try:
         started = perf_counter()
-        outputs = engine.generate(
-            input_ids=[list(ids) for ids in prompts], sampling_params={"max_new_tokens": max_new, "temperature": 0}
-        )
+        outputs = engine.generate(input_ids=[list(ids) for ids in prompts], sampling_params={"max_new_tokens": max_new, "temperature": 0})
         seconds = perf_counter() - started
         if farewell:
             engine.generate(input_ids=[list(prompts[0])[:4]], sampling_params={"max_new_tokens": 2, "temperature": 0, "ignore_eos": True})
