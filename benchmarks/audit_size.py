@@ -98,7 +98,7 @@ def main() -> int:
         print(f"checkpoint of {total / 1e9:.1f} GB in three shards")
         worst = [0.0, 0.0]
         for run in ("cold", "warm"):
-            done = subprocess.run([sys.executable, __file__, "--child", folder], capture_output=True, text=True, check=True)
+            done = subprocess.run([sys.executable, __file__, "--child", folder], stdout=subprocess.PIPE, text=True, check=True)
             seconds, before, after, findings, loads = json.loads(done.stdout)
             added = (after - before) / 1024
             print(
