@@ -92,7 +92,7 @@ class Names:
     renames: pattern and replacement, in order. d2t, t2d: patterns of the two maps; what ``t2d`` matches is not used.
     skipped: pattern of names that are passed over. skipped_unless: patterns passed over while a flag is not set.
     bare: pattern of the names that get no ``model.`` in front; None: a name is tried as it is, then with it.
-    stacked: part to parameter, as they stand in names. d2t_into: the parameter of the map, where it is one.
+    stacked: part to parameter, as they stand in names. d2t_is_parameter: whether the map is one, under the name that ``d2t`` matches.
     unknown, unknown_part, unknown_bias: what becomes of a name without a parameter: ``dropped``, ``warned`` (dropped with a line in the
         log) or ``raises``; for names of stacked parts, and for biases (of modules that exist, where other names raise).
     """

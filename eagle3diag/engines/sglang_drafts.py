@@ -178,7 +178,12 @@ def _mla_reading(config: DraftConfig, version: Version) -> Reading:
     ids = eagle.get("eagle_aux_hidden_state_layer_ids") if isinstance(eagle, Mapping) else None
     ids = raw.get("eagle_aux_hidden_state_layer_ids") if ids is None else ids
     n_aux = len(ids) if isinstance(ids, list) else 3
-    return Reading(_sizes(config, n_aux, version) | mla_sizes(config), _flags(raw), 1, n_aux)
+    return Reading(_sizes(config, n_aux, version) | mla_sizes(config), _flags(raw) | low_rank(raw), 1, n_aux)
+
+
+def low_rank(raw: Mapping[str, Any]) -> frozenset[str]:
+    """The flag of a query that goes through a low rank, as DeepSeek-V3's and Kimi's does."""
+    return frozenset() if raw.get("q_lora_rank") is None else frozenset({"low_rank"})
 
 
 def mla_sizes(config: DraftConfig) -> dict[str, int]:
@@ -191,14 +196,16 @@ def mla_sizes(config: DraftConfig) -> dict[str, int]:
 
 
 def mla_attention(name: str, canonical: str, fused: str, *, together: bool) -> tuple[Row, ...]:
-    """The parameters of ``DeepseekV2AttentionMLA`` with a low-rank query; both engines use the same names but one."""
+    """The parameters of ``DeepseekV2AttentionMLA``; both engines use the same names but for the joined projection."""
     return (
         Row(
-            f"{name}.{fused}.weight", f"{canonical}.{{part}}.weight", ("X",),
+            f"{name}.{fused}.weight", f"{canonical}.{{part}}.weight", ("X",), when="low_rank",
             parts=(("q_a_proj", "qa"), ("kv_a_proj_with_mqa", "kva")), together=together,
         ),
-        Row(f"{name}.q_a_layernorm.weight", f"{canonical}.q_a_layernorm.weight", ("qa",), "ones"),
-        Row(f"{name}.q_b_proj.weight", f"{canonical}.q_b_proj.weight", ("qb", "qa")),
+        Row(f"{name}.q_a_layernorm.weight", f"{canonical}.q_a_layernorm.weight", ("qa",), "ones", when="low_rank"),
+        Row(f"{name}.q_b_proj.weight", f"{canonical}.q_b_proj.weight", ("qb", "qa"), when="low_rank"),
+        Row(f"{name}.q_proj.weight", f"{canonical}.q_proj.weight", ("qb", "X"), when="!low_rank"),
+        Row(f"{name}.kv_a_proj_with_mqa.weight", f"{canonical}.kv_a_proj_with_mqa.weight", ("kva", "X"), when="!low_rank"),
         Row(f"{name}.kv_a_layernorm.weight", f"{canonical}.kv_a_layernorm.weight", ("c",), "ones"),
         Row(f"{name}.kv_b_proj.weight", f"{canonical}.kv_b_proj.weight", ("kvb", "c")),
         Row(f"{name}.o_proj.weight", f"{canonical}.o_proj.weight", ("H", "vo")),

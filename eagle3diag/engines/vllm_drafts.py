@@ -10,8 +10,8 @@ from typing import Any
 
 from eagle3diag.checkpoints.config import DraftConfig
 from eagle3diag.engines.draftclass import DraftClass, Field, Names, Reading, Refusal, Row, norm_before_residual, norm_output
-from eagle3diag.engines.rules import ALWAYS, Span, Version, since
-from eagle3diag.engines.sglang_drafts import mla_attention, mla_sizes
+from eagle3diag.engines.rules import ALWAYS, Since, Span, Version, since
+from eagle3diag.engines.sglang_drafts import low_rank, mla_attention, mla_sizes
 from eagle3diag.engines.vllm_config import is_speculators, view
 
 _QKV = ((".q_proj", ".qkv_proj"), (".k_proj", ".qkv_proj"), (".v_proj", ".qkv_proj"))
@@ -37,7 +37,7 @@ _OWN_HEAD = (
 )
 
 
-def _names(stacked: tuple[tuple[str, str], ...], *, first: str, bias_ignored: str = "0.25.0") -> tuple[Any, ...]:
+def _names(stacked: tuple[tuple[str, str], ...], *, first: str, bias_ignored: str = "0.25.0") -> tuple[Since[Names], ...]:
     """The loader before and after it became a mapper over AutoWeightsLoader (0.25.0), which passes over biases without a parameter."""
     before: dict[str, Any] = {"stacked": stacked, "unknown": "raises", "unknown_part": "raises", "unknown_bias": "raises"}
     rows = [
@@ -119,7 +119,7 @@ def _qwen3_reading(config: DraftConfig, version: Version) -> Reading:
 
 def _deepseek_reading(config: DraftConfig, version: Version) -> Reading:
     plain = _reading(config, version)
-    return Reading(dict(plain.sizes) | mla_sizes(config), plain.flags | {"use_aux"}, plain.layers, plain.n_aux)
+    return Reading(dict(plain.sizes) | mla_sizes(config), plain.flags | {"use_aux"} | low_rank(config.raw), plain.layers, plain.n_aux)
 
 
 def _read(config: DraftConfig, version: Version, seen: Mapping[str, Any], said: list[Any], ids: list[Any]) -> Reading:
@@ -219,7 +219,7 @@ QWEN3 = DraftClass(
 )
 
 
-def _deepseek_names() -> tuple[Any, ...]:
+def _deepseek_names() -> tuple[Since[Names], ...]:
     parts: dict[str, Any] = {"stacked": _MLP + _MLA, "unknown_part": "raises"}
     return (
         since(

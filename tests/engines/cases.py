@@ -20,6 +20,10 @@ CONFIG: dict[str, Any] = {
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
 }  # fmt: skip
 LATENT = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+#: As DeepSeek's and Kimi's drafts have it; SGLang on CPU builds its rotation of a scaling only.
+YARN = {
+    "type": "yarn", "factor": 2.0, "original_max_position_embeddings": 256, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+}  # fmt: skip
 
 
 def sound() -> Tensors:
@@ -82,7 +86,7 @@ def latent(prefix: str = "layers.0.") -> Tensors:
 
 
 def mla(tensors: Tensors, **changes: Any) -> Checkpoint:
-    config = CONFIG | LATENT | {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}
+    config = CONFIG | LATENT | {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2", "rope_scaling": YARN}
     return tensors, config | changes
 
 
@@ -168,6 +172,13 @@ CASES: dict[str, Checkpoint] = {
     "scales": plain(plus(midlayer__mlp__up_proj__weight_scale=ones(48, 1), midlayer__self_attn__o_proj__weight_scale=ones(1))),
     "gelu": plain(sound(), hidden_act="gelu"),
     "plain_llama": plain(sound(), architectures=["LlamaForCausalLM"]),
+    "angelslim": plain(
+        plus(embed_tokens__weight=ones(V, H)),
+        architectures=["Eagle3LlamaForCausalLM"], eagle_config=None, aux_hidden_states_layer_ids=[1, 2, 3],
+    ),
+    "automodel": plain(
+        renamed("midlayer.", "model.layers.0.") | {"embed_tokens.weight": ones(V, H)}, architectures=["LlamaEagle3DraftModel"]
+    ),
     "speculators": speculators(sound()),
     "speculators_norms": speculators(
         sound() | {"input_norm.weight": ones(3 * H)}, norm_before_fc=True, eagle_aux_hidden_state_layer_ids=[2, 3, 4],

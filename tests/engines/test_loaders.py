@@ -92,8 +92,8 @@ def test_prediction_is_what_happened(seen: tuple[str, dict[str, Any]], name: str
     draft, said = predicted(engine, name)
     happened = result["cases"][name]
 
-    if said.refused:
-        assert happened["built"] is not None, said.refused
+    if said.refused:  # some architectures end in a model of another kind, which does not take the tensors
+        assert happened["built"] is not None or happened["whole"]["raised"] is not None, said.refused
         return
     assert happened["built"] is None
     _whole(said, happened, draft)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -95,11 +96,12 @@ def contents(model: torch.nn.Module) -> dict[str, list[list[float]]]:
 
 
 def attempt(load: Callable[[], object]) -> dict[str, str] | None:
-    """Run ``load``: None, or the exception as ``{"type", "message"}``."""
+    """Run ``load``: None, or the exception as ``{"type", "message", "where"}``."""
     try:
         load()
     except Exception as error:  # whatever the engine raises is what is to be told
-        return {"type": type(error).__name__, "message": str(error)[:400]}
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return {"type": type(error).__name__, "message": str(error)[:400], "where": f"{Path(last.filename).name}:{last.lineno} {last.line}"}
     return None
 
 
