@@ -240,7 +240,7 @@ def test_every_figure_has_caption_drawing_and_table() -> None:
     page = page_of.page(reports.diagnosis())
     figures = re.findall(r"<figure id='([\w-]+)'>(.*?)</figure>", page, re.DOTALL)
 
-    assert len(figures) == len({name for name, _ in figures}) == 13
+    assert len(figures) == len({name for name, _ in figures}) == 14
     for name, body in figures:
         assert re.search(r"<figcaption>[^<]{20,}", body), name
         assert "<svg" in body and "aria-label=" in body and "<table>" in body, name
@@ -286,7 +286,7 @@ def test_plotly_accepts_every_figure() -> None:
     """plotly's own validators take each of them; ``figures`` gives them to whoever wants to go on."""
     drawn = plots.figures(reports.diagnosis())
 
-    assert len(drawn) == 13
+    assert len(drawn) == 14
     assert drawn["accept-length"].data[0].type == "bar"
     assert drawn["compare-boundaries"].data[0].type == "heatmap"
 
