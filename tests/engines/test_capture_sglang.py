@@ -49,7 +49,7 @@ def run(work: Path, script: Path, *words: object, check: bool = True) -> str:
     where = environment()
     where["PYTHONPATH"] = os.pathsep.join([where["PYTHONPATH"], str(HERE), str(REPOSITORY / "tools/sglang_cpu")])
     with (work / "log").open("w") as log:
-        done = subprocess.run([sys.executable, str(script), *map(str, words)], env=where, stdout=log, stderr=log, check=False, timeout=900)
+        done = subprocess.run([sys.executable, str(script), *map(str, words)], env=where, stdout=log, stderr=log, check=False, timeout=1500)
     text = (work / "log").read_text(errors="replace")
     assert done.returncode == 0 or not check, text[-3000:]
     return text

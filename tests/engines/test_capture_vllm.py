@@ -39,7 +39,7 @@ def run(work: Path, how: str, options: dict[str, Any], **environment: str) -> st
     path = os.pathsep.join([str(work), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     with (work / "log").open("w") as log:
         done = subprocess.run(
-            words, env={**os.environ, "PYTHONPATH": path, **environment}, stdout=log, stderr=log, check=False, timeout=900
+            words, env={**os.environ, "PYTHONPATH": path, **environment}, stdout=log, stderr=log, check=False, timeout=1500
         )
     text = (work / "log").read_text(errors="replace")
     assert done.returncode == 0, text[-3000:]
