@@ -10,7 +10,7 @@ from eagle3diag.case import Case
 from eagle3diag.engines import ENGINES
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
-from eagle3diag.faults.shapes import fc_width
+from eagle3diag.faults.shapes import fc_width, other_architecture
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -69,7 +69,7 @@ def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
     promised = {check.name for check in audit.shapes} | ({"fc.weight"} if fc_width(audit) is not None else set())
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
-    if not wrong:
+    if not wrong or other_architecture(audit) is not None:  # another class has other shapes: FM-27
         return None
     fc = any(load.canonical == "fc.weight" for load in wrong)
     return Finding(
