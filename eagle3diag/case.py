@@ -12,7 +12,7 @@ from eagle3diag.capture.reference import capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.compare import Comparison, compare
 from eagle3diag.dumps import HiddenStates, open_dump
-from eagle3diag.engines import at, known_version
+from eagle3diag.engines import ENGINES, at, known_version, split_engine
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument, MissingPart
 from eagle3diag.repair import map_is_lost, repaired
@@ -74,7 +74,7 @@ class Case:
         return self._dump(self.given.live)
 
     def _dump(self, source: Any) -> HiddenStates | None:
-        dump = _open(open_dump, source)
+        dump = _open(lambda given: open_dump(given, target=self.target), source)
         if dump is not None and self.target is not None:
             check_target(dump, self.target)
         return dump
@@ -117,13 +117,15 @@ class Case:
 
     @cached_property
     def engine(self) -> str:
-        """``name==version``: as named by the caller, the log, the counts, the live dump or the launch command, in this order."""
+        """``name==version``: as named by the caller, the log, the counts, the live dump or the launch command, in this order; SGLang where
+        nothing names one that rules are known of."""
         if self.given.engine:
             return self.given.engine
-        live = self.live.engine_version if self.live is not None and self.live.engine == "sglang" else None
-        said = [part.engine_version for part in (self.log, self.observed) if part is not None and part.engine_version]
-        version = next(iter(said), None) or live or (self.launch.version if self.launch else None)
-        return f"sglang=={version}" if version else "sglang"
+        said = [(part.engine, part.engine_version) for part in (self.log, self.observed, self.live) if part is not None]
+        said += [(self.launch.engine, self.launch.version)] if self.launch is not None else []
+        name = next((engine for engine, _ in said if engine in ENGINES), "sglang")
+        version = next((version for engine, version in said if engine == name and version), None)
+        return f"{name}=={version}" if version else str(name)
 
     @cached_property
     def audit(self) -> Audit | None:
@@ -153,8 +155,8 @@ class Case:
         """Which accept rate this engine version prints: ``strict``, ``biased``, ``biased by steps``, or ``none``."""
         if self.log is not None and self.log.rate_kind != "unknown":
             return self.log.rate_kind
-        version, _ = known_version("sglang", self.engine.partition("==")[2] or None)
-        return at(ACCEPT_RATE, version).value
+        name, version = split_engine(self.engine)
+        return at(ACCEPT_RATE, known_version(name, version)[0]).value if name == "sglang" else "strict"
 
     @cached_property
     def net(self) -> Net | None:

@@ -139,9 +139,23 @@ def _weights(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from eagle3diag.replay import replay
+    from eagle3diag.replay import Cost, replay
 
-    return _finish(replay(args.draft, args.dump, target=args.target, steps=args.steps), args)
+    result = replay(
+        args.draft,
+        args.dump,
+        target=args.target,
+        steps=args.steps,
+        topk=args.topk,
+        num_draft_tokens=args.slots,
+        engine=args.engine,
+        temperature=args.temperature,
+        settings=[one for one in args.settings.split(",") if one.strip()],
+        cost=None if args.cost is None else Cost.parse(args.cost),
+        dtype=args.dtype,
+        device=args.device,
+    )
+    return _finish(result, args)
 
 
 def _probe(args: argparse.Namespace) -> int:
@@ -236,6 +250,20 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("dump", metavar="DUMP", help="hidden states to draft from, with the target's own answers")
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     verb.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
+    verb.add_argument("--topk", type=int, default=1, metavar="K", help="branches of a node; 1 (the default) drafts a chain")
+    verb.add_argument("--slots", type=int, metavar="N", help="tokens that a tree holds, the root counted: the server's num-draft-tokens")
+    verb.add_argument(
+        "--engine", metavar="NAME==VERSION", help="whose draft loop to follow, such as sglang==0.5.8 or vllm (default: new SGLang)"
+    )
+    verb.add_argument("--temperature", type=float, metavar="T", help="also tell what to expect when the target samples at T")
+    verb.add_argument(
+        "--settings", default="", metavar="LIST", help="more settings to try in the same pass, as STEPS:TOPK:SLOTS, such as 3,5,5:4:16"
+    )
+    verb.add_argument(
+        "--cost", metavar="D,S", help="what a draft forward and a further slot cost, in decoding steps of the target: rates the settings"
+    )
+    verb.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what to compute in (default: %(default)s)")
+    verb.add_argument("--device", default="cpu", metavar="DEVICE", help="as torch names it, such as cuda (default: %(default)s)")
 
     verb = _verb(verbs, "probe", _probe, "ask a running SGLang or vLLM server what it is and what it accepts, on a few short prompts")
     verb.add_argument("url", metavar="URL", help="such as http://127.0.0.1:30000")

@@ -6,12 +6,17 @@ import json
 import os
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from eagle3diag.errors import FindingsFound
+
+TEXT: Mapping[str, bool] = MappingProxyType({"text": True})
+"""Marks a dataclass field, ``field(metadata=TEXT)``, that holds words of prompts or answers: exports leave them out unless asked."""
 
 
 class Severity(IntEnum):
@@ -167,4 +172,4 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-__all__ = ["Evidence", "Finding", "Result", "Severity", "plain", "write_atomically"]
+__all__ = ["TEXT", "Evidence", "Finding", "Result", "Severity", "plain", "write_atomically"]

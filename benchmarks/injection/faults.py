@@ -156,7 +156,7 @@ def _plain_names(world: World, draw: random.Random) -> Broken:
 
 
 def _prefixed(world: World, draw: random.Random) -> Broken:
-    return Broken(world.draft.replace(rename=lambda n: n if "2" in n else f"model.{n}"), world.net)
+    return Broken(world.draft.replace(rename=lambda n: n if "2" in n or n == "lm_head.weight" else f"model.{n}"), world.net)
 
 
 def _own_embedding(world: World, draw: random.Random) -> Broken:

@@ -64,8 +64,8 @@ class Audit(Result):
 
     @property
     def missing_layer(self) -> tuple[str, ...]:
-        """Decoder-layer parameters that would be left uninitialised."""
-        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers."))
+        """Weights of the decoder layer that no tensor fills; biases that a class makes up are another matter."""
+        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers.") and load.name.endswith(".weight"))
 
 
 def audit(
@@ -109,7 +109,7 @@ def audit(
         draft_vocab_size=config.draft_vocab_size,
         hidden_size=config.hidden_size,
         target_hidden_size=config.target_hidden_size,
-        needs_target_width=fc[-1] / config.target_hidden_size if config.target_hidden_size else float("nan"),
+        needs_target_width=fc[-1] / config.target_hidden_size if fc and config.target_hidden_size else float("nan"),
         aux_boundaries=config.aux_boundaries,
         captures=rules.captured(config.raw, version, base),
         default_boundaries=None if base is None else rules.default(base.n_layers),

@@ -261,6 +261,7 @@ class Recorder(EngineRecorder):
             self._rows.release()
         prefills, rounds = self.counters["target_prefills"], self.counters["target_rounds"]
         if prefills and not rounds and self.rounds_due:
+            recording.counters["rounds_missed"] = prefills
             recording.note(
                 f"hooks saw {prefills} prefills and no round after them: unless one token each was asked for, CUDA graphs were replayed, "
                 f"which call no hook; start the server with {NO_GRAPHS}"

@@ -35,8 +35,8 @@ class PickledFile:
         return self._tensors[name]
 
 
-def load(path: Path) -> Any:
-    """What ``path`` holds: tensors and plain containers only.
+def load(path: Path, data: bytes | None = None) -> Any:
+    """What ``path`` holds: tensors and plain containers only. ``data``: its bytes, where they had to be unpacked first.
 
     Raises
     ------
@@ -44,13 +44,15 @@ def load(path: Path) -> Any:
     UnreadableFile: truncated, corrupt, or not written by ``torch.save``.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if data is None else io.BytesIO(data) as file:
             zipped = file.read(4) == b"PK\x03\x04"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of what is turned into an error below
+            if data is not None:
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
-        if _wants_code(path, str(error), zipped):
+        if _wants_code(path, str(error), zipped, data):
             raise UnsafeFile(f"reading it would run code: {_reason(error)}", where=path, hint=_INSTEAD) from error
         raise UnreadableFile(f"the pickle in it is damaged: {_reason(error)}", where=path, hint=_AGAIN) from error
     except Exception as error:  # a damaged pickle or zip ends in whatever the unpickler trips over first: KeyError, EOFError, OSError...
@@ -60,12 +62,12 @@ def load(path: Path) -> Any:
         raise UnreadableFile(f"is truncated, corrupt, or not written by torch.save ({reason})", where=path, hint=_AGAIN) from error
 
 
-def _wants_code(path: Path, message: str, zipped: bool) -> bool:
+def _wants_code(path: Path, message: str, zipped: bool, data: bytes | None) -> bool:
     """Did the unpickler stop at a class or function, or at damage? Only looked at, never run."""
     if zipped:
         return any(word in message for word in ("GLOBAL", "global", "blocked", "allowlist", "allowed"))
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if data is None else io.BytesIO(data) as file:
             head = io.BytesIO(file.read(_SCANNED))  # from memory: a damaged length cannot ask for more than is there
         return any(opcode.name in ("GLOBAL", "STACK_GLOBAL", "INST", "REDUCE") for opcode, _, _ in pickletools.genops(head))
     except (ValueError, IndexError, EOFError, OSError, UnicodeError):

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from eagle3diag.compare.align import align
-from eagle3diag.compare.comparison import FINAL, BlockComparison, Comparison, TokenSeries, WorstToken
+from eagle3diag.compare.comparison import (
+    FINAL,
+    BlockComparison,
+    BlockOrigin,
+    Comparison,
+    Displaced,
+    Hypothesis,
+    TokenSeries,
+    WorstToken,
+)
 from eagle3diag.compare.gain import final_norm_gain
-from eagle3diag.compare.measure import Layout, measure, measure_reference
+from eagle3diag.compare.hypotheses import origins
+from eagle3diag.compare.identity import against_reference, displaced, identify
+from eagle3diag.compare.measure import measure
 from eagle3diag.compare.metrics import Quantiles
+from eagle3diag.compare.one_dump import DumpCheck, Reading, check_dump
+from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import Loaded, Side, Source, load
 from eagle3diag.errors import BadArgument, MismatchedInputs
 
-__all__ = ["FINAL", "BlockComparison", "Comparison", "Quantiles", "Side", "TokenSeries", "WorstToken", "compare"]
+__all__ = [
+    "FINAL",
+    "BlockComparison",
+    "BlockOrigin",
+    "Comparison",
+    "Displaced",
+    "DumpCheck",
+    "Hypothesis",
+    "Quantiles",
+    "Reading",
+    "Side",
+    "TokenSeries",
+    "WorstToken",
+    "check_dump",
+    "compare",
+]
 
 
 def compare(
@@ -22,7 +51,7 @@ def compare(
     reference: Source | None = None,
     target: object = None,
     hidden_size: int | None = None,
-    chunk_tokens: int = 256,
+    chunk_tokens: int | None = None,
 ) -> Comparison:
     """Compare what the draft was trained on with what it is fed, token by token.
 
@@ -34,7 +63,7 @@ def compare(
         ``capture(target, boundaries=range(n_layers + 1))`` serves best.
     target: the target, or the gain [H] of its final norm, for ``live_final_rms``.
     hidden_size: H, where no dump states it; otherwise guessed as the largest width that divides both sides.
-    chunk_tokens: rows worked on at once; changes memory, not results.
+    chunk_tokens: rows worked on at once, by default as many as fit into the processor's cache; changes memory, not results.
 
     Raises
     ------
@@ -47,7 +76,7 @@ def compare(
     >>> [max(range(3), key=lambda i: result.order[i][j]) for j in range(3)]
     [2, 0, 1]
     """
-    if chunk_tokens < 1:
+    if chunk_tokens is not None and chunk_tokens < 1:
         raise BadArgument(f"chunk_tokens={chunk_tokens}", hint="a positive number of rows")
     sides = load(train, "train"), load(live, "live")
     layout = _layout(*sides, hidden_size)
@@ -59,28 +88,45 @@ def compare(
             hint="give the target that the dumps were made with",
         )
     alignment = align(*sides)
-    measured = measure(alignment, layout, sides[0].boundaries, gain, chunk_tokens)
+    measured = measure(alignment, layout, sides[0].boundaries, chunk_tokens)
+    identity = identify(alignment, layout, gain)
+    named = alignment, _declared(sides[0].boundaries, layout), False
     boundaries: tuple[int, ...] = ()
     matrix: tuple[tuple[float, ...], ...] = ()
     if reference is not None:
-        known = load(reference, "reference", features=False)
-        boundaries, matrix = measure_reference(align(known, sides[1]), layout.hidden_size, layout.live_width, chunk_tokens)
+        known = align(load(reference, "reference", features=False), sides[1])
+        boundaries, matrix = against_reference(known, layout)
+        if set(sides[0].boundaries) <= set(boundaries) and len(sides[0].boundaries) == layout.live_blocks:
+            named = known, sides[0].boundaries, True
+    blocks = tuple(
+        replace(b, cka=identity.cka[i], gram_error=identity.gram_error[i]) if i < len(identity.cka) else b
+        for i, b in enumerate(measured.blocks)
+    )
     return Comparison(
         train=sides[0].describe(layout.hidden_size),
         live=sides[1].describe(layout.hidden_size),
         hidden_size=layout.hidden_size,
         aligned_tokens=alignment.tokens,
-        blocks=measured.blocks,
-        single=measured.single,
-        order=measured.order,
+        blocks=blocks if layout.paired else (),
+        single=measured.blocks if layout.single else (),
+        order=identity.order,
         reference_boundaries=boundaries,
         reference=matrix,
-        shift=measured.shift,
-        live_final_rms=measured.live_final_rms,
+        shift=identity.shift,
+        live_final_rms=identity.live_final_rms,
         worst=measured.worst,
         unaligned=alignment.unaligned,
         series=measured.series,
+        origins=origins(named[0], layout, named[1], gain, named[2]) if layout.paired else (),
+        displaced=displaced(alignment, layout, measured.least),
+        alike=identity.alike,
+        absent=alignment.absent,
     )
+
+
+def _declared(boundaries: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """What the train blocks are called: their boundaries, or their numbers."""
+    return boundaries if len(boundaries) == layout.train_blocks else tuple(range(layout.train_blocks))
 
 
 def _layout(train: Loaded, live: Loaded, hidden_size: int | None) -> Layout:

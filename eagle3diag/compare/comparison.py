@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from eagle3diag.compare.metrics import Quantiles
@@ -12,6 +13,30 @@ FINAL = -1
 """Stands in place of a boundary for the final state *after* the final norm."""
 
 
+NO_QUANTILES = Quantiles(*[float("nan")] * 4)
+
+
+@dataclass(frozen=True)
+class LargestDifference:
+    """The largest ``|live - train|`` of one channel of one token, and both values there."""
+
+    record: str
+    position: int
+    channel: int
+    train: float
+    live: float
+
+
+@dataclass(frozen=True)
+class Octave:
+    """Tokens at positions from ``first`` up to twice that: their number, median standardised cosine and relative error."""
+
+    first: int
+    tokens: int
+    standardised: float
+    relative_error: float
+
+
 @dataclass(frozen=True)
 class BlockComparison:
     """One H-wide block of the live features against its train counterpart, over ``tokens`` rows (sink token left out).
@@ -20,10 +45,17 @@ class BlockComparison:
     ----------
     block, boundary: index of the train block, and the boundary it holds when the dump declares it; -1 is the final normed state.
     train_norm, live_norm, norm_ratio: medians per token; the ratio is live over train.
-    cosine: plain, per token.
+    cosine: plain, per token. centred: after the train mean is taken off both sides.
     standardised: channel-standardised cosine: both sides minus the train mean, over the train standard deviation, per channel.
-    relative_error: median of ``|live - train| / |train|``.
+    relative_error: median of ``|live - train| / |train|``; its square is the inverse of the signal-to-noise ratio ``sqnr`` (in decibels).
     zero_rows, nonfinite_train, nonfinite_live: rows that are all zero (live), or hold a NaN or an infinity. They have no cosine.
+    duplicate_rows: live rows equal to the one before, bit for bit, where the train rows are not.
+    error, error_p99: median and 99th percentile over tokens of the root mean square over channels of ``(live - train) / std``.
+    rounding: ``(dtype, steps)``: how many independent roundings to each dtype explain the median (``eagle3diag.compare.rounding``).
+    largest: the largest difference of one channel, and where it is.
+    cka: unbiased linear CKA over sampled tokens: 1 for the same state up to rotation and scale, 0 for unrelated ones.
+    gram_error: ``||XX' - YY'|| / ||XX'||`` over the same tokens, without the means: 0 for the same state up to rotation alone (test H9).
+    trend: the same numbers by distance from the beginning, in octaves (test H12).
     """
 
     block: int
@@ -38,6 +70,97 @@ class BlockComparison:
     zero_rows: int
     nonfinite_train: int
     nonfinite_live: int
+    duplicate_rows: int = 0
+    centred: Quantiles = NO_QUANTILES
+    error: float = float("nan")
+    error_p99: float = float("nan")
+    rounding: tuple[tuple[str, float], ...] = ()
+    largest: LargestDifference | None = None
+    cka: float = float("nan")
+    gram_error: float = float("nan")
+    trend: tuple[Octave, ...] = ()
+
+    @property
+    def sqnr(self) -> float:
+        """Signal to quantisation noise of the median token, in decibels; infinite where the two are equal."""
+        return -20 * math.log10(self.relative_error) if self.relative_error > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One way in which a live block can have come about, and how much of it that explains.
+
+    Attributes
+    ----------
+    kind: ``as it is``, ``scaled``, ``normed``, ``un-normed``, ``branch`` (a block's output without the residual), ``less embedding``,
+        ``partial sum`` (of the last block's output), ``rotated``.
+    source: the boundary it is made of; the block's number where train declares none; -1 is the final normed state.
+    shift: live token t comes from token t + shift. factor: the scale, or the share of the block's output that is there.
+    fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean.
+    """
+
+    kind: str
+    source: int
+    shift: int
+    factor: float
+    fit: float
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Hypothesis("partial sum", 15, 0, 0.5, 0.99))
+        'boundary 15 with 0.5 of what its last block adds'
+        """
+        state = "the final normed state" if self.source == FINAL else f"boundary {self.source}"
+        at = f" of the token {self.shift:+d}" if self.shift else ""
+        said = {
+            "scaled": f"{self.factor:.3g} times {state}",
+            "normed": f"{state} after the final norm",
+            "un-normed": f"{state} before the final norm",
+            "branch": f"what the block below {state} adds, alone",
+            "less embedding": f"{state} without the embedding",
+            "partial sum": f"{state} with {self.factor:.2g} of what its last block adds",
+            "rotated": f"{state}, rotated",
+        }
+        return said.get(self.kind, state) + at
+
+
+@dataclass(frozen=True)
+class BlockOrigin:
+    """What a live block most likely is: ``declared`` is how well the trained state fits as it is, ``best`` the hypothesis that fits best,
+    with the ones behind it."""
+
+    block: int
+    declared: Hypothesis
+    best: Hypothesis
+    others: tuple[Hypothesis, ...]
+
+    @property
+    def margin(self) -> float:
+        """By how much the best fits better than what was declared."""
+        return self.best.fit - self.declared.fit
+
+
+@dataclass(frozen=True)
+class Displaced:
+    """One of the tokens that fit least, and the train row that its live state fits best: itself, a neighbour, or another sequence's."""
+
+    record: str
+    position: int
+    cosine: float
+    best_record: str
+    best_position: int
+    best_cosine: float
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Two blocks of one side held against each other: medians of ``|one - other| / |one|`` on the live side and on the train side."""
+
+    one: int
+    other: int
+    live: float
+    train: float
 
 
 @dataclass(frozen=True)
@@ -82,6 +205,10 @@ class Comparison(Result):
     worst: the ten tokens that agree least.
     unaligned: one line per live record whose token ids differ from every train record, or part from theirs midway.
     series: values per token of the first three records.
+    origins: for each live block the hypothesis that explains it best; against the reference when there is one.
+    displaced: the 64 tokens that agree least, and where their live states come from.
+    alike: every two blocks of a side held against each other (test H13).
+    absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
     """
 
     train: Side
@@ -98,6 +225,10 @@ class Comparison(Result):
     worst: tuple[WorstToken, ...]
     unaligned: tuple[str, ...]
     series: tuple[TokenSeries, ...] = ()
+    origins: tuple[BlockOrigin, ...] = ()
+    displaced: tuple[Displaced, ...] = ()
+    alike: tuple[Alike, ...] = ()
+    absent: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

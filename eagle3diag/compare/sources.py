@@ -35,13 +35,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Rows:
-    """One sequence: ``ids`` [T] and ``positions`` [T] when known; ``features()`` reads [T, W], ``state(b)`` [T, H], ``final()`` [T, H]."""
+    """One sequence: ``ids`` [T] and ``positions`` [T] when known; ``features()`` reads [T, W], whole or in columns side by side,
+    ``state(b)`` [T, H], ``final()`` [T, H]."""
 
     name: str
     tokens: int
     ids: Tensor | None
     positions: Tensor | None
-    features: Callable[[], Tensor]
+    features: Callable[[], tuple[Tensor, ...]]
     final: Callable[[], Tensor | None]
     state: Callable[[int], Tensor]
     boundaries: tuple[int, ...]
@@ -134,13 +135,13 @@ def _loaded(
 ) -> Loaded:
     if not rows:
         raise MismatchedInputs("the dump holds no records", where=f"{side}: {name}", hint="capture at least one sequence")
-    first = rows[0].features() if features else None
+    first = rows[0].features() if features else ()
     return Loaded(
         name=name,
         side=side,
         rows=rows,
-        width=0 if first is None else int(first.shape[-1]),
-        dtype="" if first is None else str(first.dtype).removeprefix("torch."),
+        width=sum(int(part.shape[-1]) for part in first),
+        dtype=str(first[0].dtype).removeprefix("torch.") if first else "",
         hidden_size=hidden_size,
         engine=engine,
         engine_version=engine_version,
@@ -155,11 +156,18 @@ def _rows(record: Record) -> Rows:
         tokens=record.tokens,
         ids=record.input_ids,
         positions=record.positions,
-        features=lambda: record.features,
+        features=lambda: _columns(record),
         final=lambda: record.final,
         state=record.state,
         boundaries=tuple(record.boundaries),
     )
+
+
+def _columns(record: Record) -> tuple[Tensor, ...]:
+    """The features as they are stored: joining boundaries would copy a whole record."""
+    if record.declared and record.part("features") is None:
+        return tuple(record.state(b) for b in record.declared)
+    return (record.features,)
 
 
 def _plain_rows(tensor: Tensor, index: int, side: str) -> Rows:
@@ -174,4 +182,4 @@ def _plain_rows(tensor: Tensor, index: int, side: str) -> Rows:
     def no_state(boundary: int) -> Tensor:
         raise BadArgument(f"a plain tensor has no boundary {boundary}", where=f"{side}[{index}]")
 
-    return Rows(f"tensor-{index}", len(tensor), None, None, lambda: detached, lambda: None, no_state, ())
+    return Rows(f"tensor-{index}", len(tensor), None, None, lambda: (detached,), lambda: None, no_state, ())

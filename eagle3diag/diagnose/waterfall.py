@@ -20,7 +20,7 @@ def waterfall(case: Case, explanation: Explanation, live: Replay | None) -> Iter
     if healthy is None:
         return
     yield Stage("all drafts right", healthy.steps + 1.0, f"{healthy.steps} drafts a round, and the bonus token")
-    if healthy.vocabulary_cap < healthy.steps + 1.0:
+    if healthy.vocabulary_cap is not None and healthy.vocabulary_cap < healthy.steps + 1.0:
         share = f"{healthy.out_of_vocabulary:.1%} of the answer's tokens are not in the draft vocabulary"
         yield Stage("the draft vocabulary", healthy.vocabulary_cap, share)
     yield Stage("the draft as it was trained", healthy.accept_length, f"replayed on {healthy.dump}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,10 +15,11 @@ from typing import Any, TypeVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3diag.checkpoints.files import kind, listing, read_json, sibling
+from eagle3diag.checkpoints.files import kind, listing, sibling
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.parts import PER_ROW, PER_TOKEN, checked_parts, misfit, stored_boundaries
-from eagle3diag.dumps.records import SIDES, HiddenStates, Part, Record, TargetIdentity
+from eagle3diag.dumps.places import Place
+from eagle3diag.dumps.records import SIDES, HiddenStates, LazyRecords, Part, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.findings import write_atomically
 
@@ -72,6 +74,7 @@ class DumpWriter:
         states: Mapping[int, Tensor] | None = None,
         features: Tensor | None = None,
         final: Tensor | None = None,
+        last: Tensor | None = None,
         prompt_length: int | None = None,
         positions: Tensor | None = None,
         loss_mask: Tensor | None = None,
@@ -93,6 +96,7 @@ class DumpWriter:
             states=states,
             features=features,
             final=final,
+            last=last,
             positions=positions,
             loss_mask=loss_mask,
         )
@@ -163,16 +167,17 @@ class DumpWriter:
         self.close(complete=error_type is None)
 
 
-def read_native(folder: Path) -> HiddenStates:
+def read_native(place: Place) -> HiddenStates:
     """Open a native dump: the manifest and the headers of its shards are read and checked, tensors when a record is asked for them.
+    Behind a URL a shard is fetched, and checked, when a record of it is asked for.
 
     Raises
     ------
     UnreadableFile: a corrupt manifest or shard, or a manifest of a newer version. MissingPart: a listed shard or tensor is not
     there, or the dump lists no record.
     """
-    where = folder / MANIFEST
-    manifest = _Manifest(read_json(where), where)
+    where = place.label(MANIFEST)
+    manifest = _Manifest(place.read_json(MANIFEST), where)
     if manifest.values.get("format") != FORMAT:
         found = f"{manifest.values.get('format')!r:.80}"
         raise UnreadableFile(f"is not a native dump (format {found})", where=where, hint="give the folder that eagle3diag capture wrote")
@@ -184,19 +189,28 @@ def read_native(folder: Path) -> HiddenStates:
     if not entries:
         stopped = "" if complete else "; its writer was stopped before the first was finished"
         notes = "".join(f"; {note}" for note in manifest.of("assumed", list))  # a recorder that saw nothing says there why
-        raise MissingPart(f"the dump holds no records{stopped}{notes}", where=folder, hint="capture again, with at least one sequence")
+        raise MissingPart(f"the dump holds no records{stopped}{notes}", where=place.where, hint="capture again, with at least one sequence")
     side = manifest.of("side", str)
     if side not in SIDES:
         raise manifest.garbled("side", side)
     declared = manifest.integers("boundaries")
-    shards: dict[str, TensorFiles] = {}
-    records = tuple(_record(folder, e, declared, shards) for e in entries)
-    names = {r.name for r in records}
-    if len(names) < len(records):
+    names = [e.of("name", str) for e in entries]
+    if len(set(names)) < len(names):
         raise UnreadableFile("lists two records of one name", where=where, hint="capture again")
-    lost = [n for n in listing(folder) if n.startswith("shard-") and n.endswith(".safetensors") and n not in shards]
+    shards = {e.of("shard", str) for e in entries}
+
+    @lru_cache(maxsize=None if place.local else 4)
+    def opened(shard: str) -> TensorFiles:
+        sibling(Path(), shard, where)
+        if shard not in present:
+            raise MissingPart(f"shard {shard} is listed but is not there", where=where, hint="copy the whole folder")
+        return place.open_tensors(shard)
+
+    present = set(place.names)
+    lazy = LazyRecords(names, lambda i: _record(entries[i], declared, opened))
+    lost = [n for n in place.names if n.startswith("shard-") and n.endswith(".safetensors") and n not in shards]
     return HiddenStates(
-        records,
+        tuple(lazy) if place.local else lazy,
         side=side,
         target=manifest.target(),
         engine=manifest.of("engine", str),
@@ -208,38 +222,33 @@ def read_native(folder: Path) -> HiddenStates:
             *(f"{n} is left out: the writer was stopped before it was listed" for n in lost),
         ),
         complete=complete,
-        path=str(folder),
+        path=place.where,
         ranks=manifest.integer("ranks") if "ranks" in manifest.values else 1,
     )
 
 
-def _record(folder: Path, entry: _Manifest, declared: tuple[int, ...], shards: dict[str, TensorFiles]) -> Record:
+def _record(entry: _Manifest, declared: tuple[int, ...], opened: Callable[[str], TensorFiles]) -> Record:
     """One record, its shard opened on the way, its parts checked against the shard's header."""
     name, shard, tokens = entry.of("name", str), entry.of("shard", str), entry.integer("tokens")
     boundaries = entry.integers("boundaries")
-    if shard not in shards:
-        file = sibling(folder, shard, entry.where)
-        if not kind(file):
-            raise MissingPart(f"shard {shard} is listed but is not there", where=entry.where, hint="copy the whole folder")
-        shards[shard] = TensorFiles.open(file)
-    held = shards[shard]
+    held = opened(shard)
     for part in (*PER_TOKEN, *PER_ROW, *(f"boundary.{b}" for b in boundaries)):
         key = f"{name}/{part}"
         if key in held:
             info = held.info(key)
             problem = misfit(part, info.shape, info.dtype, tokens)
             if problem:
-                raise UnreadableFile(f"record {name!r}: {problem}", where=folder / shard, hint="capture again")
+                raise UnreadableFile(f"record {name!r}: {problem}", where=f"{entry.where}: {shard}", hint="capture again")
         elif part == "input_ids" or part.startswith("boundary."):
-            raise MissingPart(f"tensor {key!r} is listed but is not in the shard", where=folder / shard, hint="capture again")
+            raise MissingPart(f"tensor {key!r} is listed but is not in {shard}", where=entry.where, hint="capture again")
     prompt = None if entry.values.get("prompt_length") is None else entry.integer("prompt_length")
-    return Record(name, tokens, prompt, boundaries, declared, _reader(held, name))
+    return Record(name, tokens, prompt, boundaries, declared, _reader(opened, shard, name))
 
 
-def _reader(shard: TensorFiles, name: str) -> Part:
+def _reader(opened: Callable[[str], TensorFiles], shard: str, name: str) -> Part:
     def part(which: str) -> Tensor | None:
-        key = f"{name}/{which}"
-        return shard[key] if key in shard else None
+        key, held = f"{name}/{which}", opened(shard)
+        return held[key] if key in held else None
 
     return part
 

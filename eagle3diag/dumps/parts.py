@@ -12,7 +12,7 @@ from eagle3diag.errors import BadArgument
 
 #: Parts with one number per token, and parts with one row per token. ``boundary.{b}`` is of the second kind.
 PER_TOKEN = ("input_ids", "positions", "loss_mask")
-PER_ROW = ("features", "final")
+PER_ROW = ("features", "final", "last")
 
 
 def checked_parts(name: object, prompt_length: object, *, states: Mapping[int, Any] | None = None, **given: Any) -> dict[str, Tensor]:

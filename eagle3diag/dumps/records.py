@@ -71,6 +71,12 @@ class Record:
         """The target's last state *after* its final norm [T, H], when stored."""
         return self.part("final")
 
+    @property
+    def last(self) -> Tensor | None:
+        """The target's last state *before* its final norm [T, H], when it is stored apart from the boundaries, as trainers do that do
+        not say how many blocks the target has. With a known target it is the boundary ``n_layers`` too."""
+        return self.part("last")
+
     def state(self, boundary: int) -> Tensor:
         """The residual stream after ``boundary`` blocks [T, H]. Raises :class:`~eagle3diag.errors.MissingPart` if not stored."""
         return self._need(f"boundary.{boundary}")
@@ -91,6 +97,26 @@ class Record:
         return torch.cat([self.state(b) for b in self.declared], -1)
 
 
+class LazyRecords(Sequence[Record]):
+    """Records of known names that are made when they are asked for: a folder of 100,000 files opens without opening them."""
+
+    def __init__(self, names: Sequence[str], make: Callable[[int], Record]) -> None:
+        self.names, self._make = tuple(names), make
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyRecords: ...
+    def __getitem__(self, index: int | slice) -> Record | LazyRecords:
+        at = range(len(self))[index]
+        if isinstance(at, int):
+            return self._make(at)
+        return LazyRecords([self.names[i] for i in at], lambda i: self._make(at[i]))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 @dataclass(frozen=True)
 class HiddenStates(Sequence[Record]):
     """A dump: records of one side, and what is known of where they came from.
@@ -99,7 +125,7 @@ class HiddenStates(Sequence[Record]):
     closed the dump: what is listed is whole, but more was meant to come. ``assumed`` says what a reader had to take for granted.
     """
 
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     side: str
     target: TargetIdentity
     engine: str = "unknown"
@@ -151,6 +177,11 @@ class HiddenStates(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.records)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the records, without opening any."""
+        return self.records.names if isinstance(self.records, LazyRecords) else tuple(r.name for r in self.records)
+
     def select(self, indices: Iterable[int | str]) -> HiddenStates:
         """The same dump with these records only, by number or name, in this order.
 
@@ -158,14 +189,20 @@ class HiddenStates(Sequence[Record]):
         ------
         BadArgument: there is no such record.
         """
-        numbers = {r.name: i for i, r in enumerate(self.records)}
-        chosen = []
+        numbers = {name: i for i, name in enumerate(self.names)}
+        chosen: list[int] = []
         for index in indices:
             number = numbers.get(index) if isinstance(index, str) else int(index)
             if number is None or not -len(self) <= number < len(self):
                 raise BadArgument(f"there is no record {index!r} among the {len(self)}", where=self.path)
-            chosen.append(self.records[number])
-        return replace(self, records=tuple(chosen))
+            chosen.append(number)
+        return replace(self, records=LazyRecords([self.names[i] for i in chosen], lambda i: self.records[chosen[i]]))
+
+    def declare(self, boundaries: Sequence[int]) -> HiddenStates:
+        """The same dump with these aux boundaries declared, in this order, whatever it declared before."""
+        declared = tuple(boundaries)
+        lazy = LazyRecords(self.names, lambda i: replace(self.records[i], declared=declared))
+        return replace(self, records=lazy, boundaries=declared)
 
     def map_features(self, change: Callable[[Record, Tensor], Tensor]) -> HiddenStates:
         """The same dump with ``features`` passed through ``change(record, features)`` when they are read; nothing is copied before."""
@@ -176,11 +213,12 @@ class HiddenStates(Sequence[Record]):
 
             return replace(record, part=part)
 
-        return replace(self, records=tuple(changed(r) for r in self.records))
+        return replace(self, records=LazyRecords(self.names, lambda i: changed(self.records[i])))
 
     def __repr__(self) -> str:
-        tokens = sum(r.tokens for r in self.records)
-        return f"HiddenStates({self.side}, {len(self)} records, {tokens} tokens, boundaries {list(self.boundaries)}, {self.engine})"
+        # counting the tokens of a folder of files would open every one of them
+        tokens = "" if isinstance(self.records, LazyRecords) else f", {sum(r.tokens for r in self.records)} tokens"
+        return f"HiddenStates({self.side}, {len(self)} records{tokens}, boundaries {list(self.boundaries)}, {self.engine})"
 
 
 def _in_memory(index: int, record: Mapping[str, Any], declared: tuple[int, ...]) -> Record:

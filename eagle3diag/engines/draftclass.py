@@ -94,7 +94,7 @@ class Names:
     bare: pattern of the names that get no ``model.`` in front; None: a name is tried as it is, then with it.
     stacked: part to parameter, as they stand in names. d2t_into: the parameter of the map, where it is one.
     unknown, unknown_part, unknown_bias: what becomes of a name without a parameter: ``dropped``, ``warned`` (dropped with a line in the
-        log) or ``raises``; for names of stacked parts, and for biases, where that differs.
+        log) or ``raises``; for names of stacked parts, and for biases (of modules that exist, where other names raise).
     """
 
     renames: tuple[tuple[str, str], ...]
@@ -127,10 +127,11 @@ class Names:
             if piece in name:
                 name, part = name.replace(piece, whole), piece.removeprefix(".")
                 break
-        for place in self._places(name):
+        places = self._places(name)
+        for place in places:
             if (slot := slots.get((place, part))) is not None:
                 return "loaded", slot
-        if original.endswith(".bias"):
+        if original.endswith(".bias") and (self.unknown != "raises" or _module_of(places[-1]) in {_module_of(p) for p, _ in slots}):
             return self.unknown_bias, None
         return (self.unknown if part is None else self.unknown_part), None
 
@@ -207,6 +208,10 @@ def norm_output(raw: Mapping[str, object]) -> bool:
 def norm_before_residual(raw: Mapping[str, object]) -> bool:
     """Whether a config wants the residual taken after ``hidden_norm``."""
     return bool(raw.get("norm_before_residual"))
+
+
+def _module_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
 
 
 def _wanted(when: str | None, flags: frozenset[str]) -> bool:

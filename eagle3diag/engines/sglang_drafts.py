@@ -14,7 +14,7 @@ from eagle3diag.engines.rules import ALWAYS, Span, Version, since
 
 _STACKED = ((".q_proj", ".qkv_proj"), (".k_proj", ".qkv_proj"), (".v_proj", ".qkv_proj"))
 _MLP = ((".gate_proj", ".gate_up_proj"), (".up_proj", ".gate_up_proj"))
-_OWN_LOADER = {"d2t": "d2t", "t2d": "t2d", "stacked": _STACKED + _MLP, "unknown": "dropped", "unknown_part": "dropped"}
+_OWN_LOADER: dict[str, Any] = {"d2t": "d2t", "t2d": "t2d", "stacked": _STACKED + _MLP, "unknown": "dropped", "unknown_part": "dropped"}
 
 
 def _layer(name: str, canonical: str, versions: Span) -> tuple[Row, ...]:

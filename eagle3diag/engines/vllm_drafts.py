@@ -39,7 +39,7 @@ _OWN_HEAD = (
 
 def _names(stacked: tuple[tuple[str, str], ...], *, first: str, bias_ignored: str = "0.25.0") -> tuple[Any, ...]:
     """The loader before and after it became a mapper over AutoWeightsLoader (0.25.0), which passes over biases without a parameter."""
-    before = {"stacked": stacked, "unknown": "raises", "unknown_part": "raises", "unknown_bias": "raises"}
+    before: dict[str, Any] = {"stacked": stacked, "unknown": "raises", "unknown_part": "raises", "unknown_bias": "raises"}
     rows = [
         since("0.9.0", Names(**_COMMON, **before, skipped=_ROTARY), "params_dict[name] of the inner model: KeyError for unknown names"),
         since("0.12.0", Names(**_COMMON, **before, skipped=_ROTARY, skipped_unless=_UNLESS[1:]), "0.12.0: use_aux_hidden_state"),
@@ -62,7 +62,7 @@ def _layer(*, norms: bool) -> tuple[Row, ...]:
     rows = [
         Row(f"{attention}.qkv_proj.weight", f"{canonical}.self_attn.{{part}}.weight", ("X",), parts=qkv),
         Row(
-            f"{attention}.qkv_proj.bias", f"{canonical}.self_attn.{{part}}.bias", (), "zeros",
+            f"{attention}.qkv_proj.bias", f"{canonical}.self_attn.{{part}}.bias", (),
             parts=qkv, when="attention_bias", versions=Span.of("0.16.0"),
         ),
         Row(f"{attention}.o_proj.weight", f"{canonical}.self_attn.o_proj.weight", ("H", "Q")),
@@ -77,9 +77,9 @@ def _layer(*, norms: bool) -> tuple[Row, ...]:
         return (*rows, *(Row(f"{attention}.{n}.weight", f"{canonical}.self_attn.{n}.weight", ("D",), "ones") for n in ("q_norm", "k_norm")))
     return (
         *rows,
-        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), "zeros", when="o_bias"),
-        Row(f"{name}.mlp.gate_up_proj.bias", f"{canonical}.mlp.{{part}}.bias", (), "zeros", parts=gate_up, when="mlp_bias"),
-        Row(f"{name}.mlp.down_proj.bias", f"{canonical}.mlp.down_proj.bias", ("H",), "zeros", when="mlp_bias"),
+        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), when="o_bias"),
+        Row(f"{name}.mlp.gate_up_proj.bias", f"{canonical}.mlp.{{part}}.bias", (), parts=gate_up, when="mlp_bias"),
+        Row(f"{name}.mlp.down_proj.bias", f"{canonical}.mlp.down_proj.bias", ("H",), when="mlp_bias"),
     )
 
 
@@ -164,6 +164,7 @@ _REFUSALS = (
         "target_hidden_size is null, and the class multiplies it: TypeError",
         "getattr(config, 'target_hidden_size', ...), llama_eagle3.py",
     ),
+    Refusal(ALWAYS, lambda raw: raw.get("hidden_act", "silu") != "silu", "hidden_act is not silu: ValueError", "models/llama.py::LlamaMLP"),
 )
 
 _FIELDS = (
@@ -171,7 +172,7 @@ _FIELDS = (
         "norm_output", lambda raw: norm_output(raw) and not is_speculators(raw), Span.of("0.22.0"), "FM-46", "PR #42764, first in 0.22.0"
     ),
     Field(
-        "norm_output", lambda raw: norm_output(raw) and is_speculators(raw), Span.of("0.25.0"), "FM-46",
+        "norm_output (speculators)", lambda raw: norm_output(raw) and is_speculators(raw), Span.of("0.25.0"), "FM-46",
         "PR #46488: update_eagle3 copies it from speculators' format since 0.25.0",
     ),
     Field("norm_before_residual", norm_before_residual, Span.of("0.10.2"), "FM-47", "llama_eagle3.py, first in 0.10.2"),
@@ -219,7 +220,7 @@ QWEN3 = DraftClass(
 
 
 def _deepseek_names() -> tuple[Any, ...]:
-    parts = {"stacked": _MLP + _MLA, "unknown_part": "raises"}
+    parts: dict[str, Any] = {"stacked": _MLP + _MLA, "unknown_part": "raises"}
     return (
         since(
             "0.18.0",

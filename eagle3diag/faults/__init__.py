@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def judge(result: Result) -> tuple[Finding, ...]:
     """Findings of one measurement, most severe first. A replay alone is a number, not a fault: it is judged within a diagnosis."""
     from eagle3diag.audit import Audit
-    from eagle3diag.compare import Comparison
+    from eagle3diag.compare import Comparison, DumpCheck
     from eagle3diag.serving.probe import Probe
     from eagle3diag.weights import WeightReport
 
@@ -34,6 +35,10 @@ def judge(result: Result) -> tuple[Finding, ...]:
         from eagle3diag.faults import states
 
         return ordered([j(result) for j in states.JUDGES])
+    if isinstance(result, DumpCheck):
+        from eagle3diag.faults import one_dump
+
+        return ordered([j(result) for j in one_dump.JUDGES])
     if isinstance(result, Audit):
         return _judge_audit(result)
     return ()
@@ -56,21 +61,30 @@ def ordered(findings: Sequence[Finding | None]) -> tuple[Finding, ...]:
 
 
 def catalogue() -> tuple[Fault, ...]:
-    """Every fault once, in the order its evidence is cheapest to look at."""
+    """Every fault once, in the order its evidence is cheapest to look at: what sees it, and what replays it, wherever that is written."""
+    entries: dict[str, list[Fault]] = {}
+    for fault in _entries():
+        entries.setdefault(fault.id, []).append(fault)
+    return tuple(_as_one(same) for same in entries.values())
+
+
+def _as_one(same: list[Fault]) -> Fault:
     from eagle3diag.faults.base import no_changes
 
-    entries = _entries()
-    chosen: dict[str, Fault] = {}
-    for fault in sorted(entries, key=lambda f: f.changes is no_changes):  # of several that see one fault, the one that can replay it
-        chosen.setdefault(fault.id, fault)
-    return tuple(chosen[fault] for fault in dict.fromkeys(f.id for f in entries))
+    return replace(
+        same[0],
+        changes=next((f.changes for f in same if f.changes is not no_changes), no_changes),
+        shown_by=tuple(dict.fromkeys(kinds for f in same for kinds in f.shown_by)),
+        typical=next((f.typical for f in same if f.typical is not None), None),
+    )
 
 
 def _entries() -> tuple[Fault, ...]:
     """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
-    from eagle3diag.faults import checkpoint, config, launch, log, shapes, states, vocabulary
+    from eagle3diag.faults import checkpoint, config, launch, log, loop, recorded, shapes, states, vocabulary
 
-    return (*launch.FAULTS, *log.FAULTS, *checkpoint.FAULTS, *shapes.FAULTS, *vocabulary.FAULTS, *config.FAULTS, *states.FAULTS)
+    modules = (launch, log, checkpoint, shapes, vocabulary, config, states, loop, recorded)
+    return tuple(fault for module in modules for fault in module.FAULTS)
 
 
 def in_words() -> dict[str, dict[str, Any]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from eagle3diag.case import Case
 from eagle3diag.engines import combos_sglang, combos_vllm, options_sglang, options_vllm
 from eagle3diag.engines.flags import Combination, Effect, OptionTable
 from eagle3diag.engines.rules import Version
-from eagle3diag.engines.sglang import default_boundaries
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -132,6 +132,8 @@ def _unread(case: Case) -> Finding | None:
 
 def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     launch = case.launch
+    if launch is not None and launch.algorithm and launch.draft_path is None and case.given.draft is not None:
+        launch = replace(launch, draft_path=str(case.given.draft))  # what the pasted command leaves out, the caller named
     if launch is None or launch.engine != engine or not row.when(launch):
         return None
     version = version_of(case) or Version.parse(_TABLES[engine].read[-1])
@@ -153,31 +155,6 @@ def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
         (*shown, Evidence("engine", f"{engine} {version}", None, row.source)),
         row.fix,
         "Measure the accept length again." if row.effect != "refused" else "The server must start.",
-    )
-
-
-def _graph_layers(case: Case) -> Finding | None:
-    """FM-28 by a fault of SGLang 0.4.9 to 0.5.10: CUDA graphs were captured with the default layers, whatever the config says (PR #22836)."""
-    launch, version, audit = case.launch, version_of(case), case.audit
-    if launch is None or version is None or audit is None or launch.engine != "sglang" or not _in(version, "0.4.9", "0.5.11"):
-        return None
-    if case.target is None or audit.aux_boundaries is None or (launch.algorithm or "").upper() != "EAGLE3":
-        return None
-    default = default_boundaries(case.target.n_layers)
-    if tuple(sorted(audit.aux_boundaries)) == default or launch.has("disable-cuda-graph") or launch.get("device") == "cpu":
-        return None
-    return Finding(
-        "FM-28",
-        Severity.WARNING,
-        f"under CUDA graphs SGLang {version} captures the default layers, not those of the config",
-        "Prefill runs eagerly and captures the right ones; each verification is replayed from graphs that were captured before the "
-        "config was read. Fixed in 0.5.11.",
-        (
-            Evidence("boundaries in the config", str(list(audit.aux_boundaries)), None, "config"),
-            Evidence("boundaries in the graphs", str(list(default)), str(sorted(audit.aux_boundaries)), f"SGLang {version}"),
-        ),
-        "Upgrade to 0.5.11, or start with --disable-cuda-graph to see the difference.",
-        "Measure with and without CUDA graphs: the accept lengths must agree.",
     )
 
 
@@ -276,7 +253,6 @@ _OWN: tuple[tuple[str, str, Callable[[Case], Finding | None]], ...] = (
     ("C0", "options that the version lacks", _unknown_options),
     ("C0", "version not known", _unknown_version),
     ("C0", "options in a file that was not given", _unread),
-    ("FM-28", "default layers in CUDA graphs", _graph_layers),
     ("FM-54", "context beyond the draft's", _long_context),
     ("FM-56", "a window that was not trained", _window),
     ("FM-69", "more steps than were trained", _more_steps),

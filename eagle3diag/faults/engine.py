@@ -1,5 +1,5 @@
 """Faults of an engine version: layer ids it does not read or reads otherwise (FM-02, 17, 28, 29, 30, 33), fields it does not honour
-(FM-46, 47), drafts it does not build (FM-27), and its own known bugs."""
+(FM-46, 47), biases it makes up (FM-26), drafts it does not build (FM-27), and its own known bugs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from eagle3diag.audit import Audit
 from eagle3diag.case import Case
 from eagle3diag.engines import ENGINES
+from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
-from eagle3diag.faults.shapes import fc_width, other_architecture
+from eagle3diag.faults.shapes import fc_width
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -43,7 +44,7 @@ def refused(audit: Audit) -> Finding | None:
         Severity.ERROR,
         f"{audit.engine} {audit.engine_version} builds no draft from this config".replace("  ", " "),
         "; ".join(audit.refused) + ".",
-        tuple(Evidence("start-up", reason, None, f"{audit.draft_class} of {audit.engine}") for reason in audit.refused),
+        tuple(Evidence("start-up", reason, "the class is built", f"{audit.draft_class} of {audit.engine}") for reason in audit.refused),
         "Set the fields as this engine reads them (eagle3diag.convert writes a repaired copy), or use an engine that reads this format.",
         "`eagle3diag audit` must no longer say so.",
     )
@@ -69,7 +70,7 @@ def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
     promised = {check.name for check in audit.shapes} | ({"fc.weight"} if fc_width(audit) is not None else set())
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
-    if not wrong or other_architecture(audit) is not None:  # another class has other shapes: FM-27
+    if not wrong or audit.refused:
         return None
     fc = any(load.canonical == "fc.weight" for load in wrong)
     return Finding(
@@ -102,6 +103,22 @@ def whole_head_borrowed(audit: Audit) -> Finding | None:
         ),
         "Add the trained lm_head to the checkpoint.",
         "`eagle3diag audit` must list lm_head.weight as loaded.",
+    )
+
+
+def unfilled_bias(audit: Audit) -> Finding | None:
+    """FM-26: a bias that the class has and the file has not, left at something other than zero."""
+    left = [load for load in audit.outcome("missing") if load.name.endswith(".bias") and load.note != HOLDS["zeros"]]
+    if not left:
+        return None
+    return Finding(
+        "FM-26",
+        Severity.WARNING,
+        f"{len(left)} biases that the file does not hold are left at {left[0].note}",
+        f"{audit.draft_class} of {audit.engine} {audit.engine_version} has them, and adds them to every state.",
+        tuple(Evidence(load.canonical, load.note, "in the file, or not built", "audit") for load in left),
+        "Set attention_bias and bias to false in the config of a draft without biases; before SGLang 0.4.9 fc always has one: upgrade.",
+        "`eagle3diag audit` must list no bias as missing.",
     )
 
 
@@ -224,12 +241,14 @@ def _layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
 def lost_layer(audit: Audit) -> Finding | None:
     """FM-30: a boundary that this target's class never captures, so that fc is fed too few states."""
     capture = _first(audit)
-    if capture is None or not capture.lost:
+    blocks = audit.facts.target.n_layers if audit.facts is not None and audit.facts.target is not None else None
+    lost = tuple(b for b in capture.lost if blocks is None or 0 <= b <= blocks) if capture is not None else ()  # others do not exist: C2
+    if capture is None or not lost:
         return None
     return Finding(
         "FM-30",
         Severity.ERROR,
-        f"boundary {_listed(capture.lost)} is never captured by {audit.engine} {audit.engine_version} for this target",
+        f"boundary {_listed(lost)} is never captured by {audit.engine} {audit.engine_version} for this target",
         "Capture happens before each block, so the output of the last one (and, in older versions, the embedding) is out of reach: one state "
         "too few arrives, and fc ends with a shape error.",
         _layers(capture, audit.aux_boundaries or ()),
@@ -270,7 +289,7 @@ SHOWS: dict[str, Callable[[Audit, Launch | None], Severity | None]] = {
 
 def _graphs(audit: Audit, launch: Launch | None) -> Severity | None:
     capture = _first(audit)
-    off = launch is not None and any(name.replace("_", "-") == "disable-cuda-graph" for name in launch.arguments)
+    off = launch is not None and (launch.has("disable-cuda-graph") or launch.get("device") == "cpu")
     if capture is None or capture.ids is None or off:
         return None
     if capture.boundaries is None or audit.default_boundaries is None:
@@ -304,7 +323,7 @@ def known_bugs(audit: Audit, launch: Launch | None = None) -> list[Finding]:
 
 #: What an audit alone says.
 JUDGES = (
-    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unserved_field, unsupported_target, lost_layer,
+    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field, unsupported_target, lost_layer,
     other_order, other_layers,
 )  # fmt: skip
 

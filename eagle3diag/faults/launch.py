@@ -58,25 +58,27 @@ def _eagle_flag(case: Case) -> Finding | None:
     )
 
 
+def _effective(case: Case) -> tuple[Launch | None, str]:
+    """What ran, and where that is said: where they differ, the arguments that the log shows resolved go before the pasted command."""
+    logged = case.log.launch if case.log is not None else None
+    differs = logged is not None and logged.algorithm and (case.launch is None or logged.algorithm != case.launch.algorithm)
+    return (logged, "log") if differs else (case.launch, "launch command")
+
+
 def _named_eagle(case: Case) -> Evidence | None:
     """The option that names EAGLE-1, as the engine takes it."""
-    launch = case.launch
-    if launch is None or (case.log is not None and case.log.launch is not None and _arms(case.log.launch)):
-        return None  # the arguments that the log shows resolved are what ran
-    if launch.engine == "vllm" and method(launch) == "eagle":
-        return Evidence("method", launch.algorithm or "eagle, by the draft's name", "eagle3", "launch command")
-    if launch.engine == "sglang" and (launch.algorithm or "").upper() in EAGLE1_NAMES:
-        return Evidence("--speculative-algorithm", str(launch.algorithm), "EAGLE3", "launch command")
+    launch, source = _effective(case)
+    if launch is not None and launch.engine == "vllm" and method(launch) == "eagle":
+        return Evidence("method", launch.algorithm or "eagle, by the draft's name", "eagle3", source)
+    if launch is not None and launch.engine == "sglang" and (launch.algorithm or "").upper() in EAGLE1_NAMES:
+        return Evidence("--speculative-algorithm", str(launch.algorithm), "EAGLE3", source)
     return None
-
-
-def _arms(launch: Launch) -> bool:
-    return (launch.algorithm or "").upper() == "EAGLE3"
 
 
 def _named_only(case: Case, named: Evidence) -> Finding | None:
     """Without the checkpoint only the draft's name speaks."""
-    path = case.launch.draft_path if case.launch else None
+    launch, source = _effective(case)
+    path = launch.draft_path if launch else None
     if path is None or not re.search(r"eagle[-_]?3", path, re.IGNORECASE):
         return None
     return Finding(
@@ -84,7 +86,7 @@ def _named_only(case: Case, named: Evidence) -> Finding | None:
         Severity.WARNING,
         "the draft is called EAGLE-3, and the server is started with EAGLE",
         "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is passed by.",
-        (named, Evidence("draft", path, None, "launch command")),
+        (named, Evidence("draft", path, None, source)),
         'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Give the draft too: the width of its fc decides.",
     )

@@ -1,4 +1,4 @@
-"""Faults of what is captured: FM-28 (wrong layers), FM-29 (off by one), FM-33 (blocks in another order); dead or broken rows (H2)."""
+"""Faults of which states are captured: FM-28 (wrong layers), FM-29 (off by one), FM-33 (another order), widths; dead or broken rows (H2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from eagle3diag.case import Case
 from eagle3diag.compare import Comparison
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.engines.sglang import default_boundaries
+from eagle3diag.faults import origins, rows
 from eagle3diag.faults.base import Fault
+from eagle3diag.faults.origins import explained
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change
 
@@ -78,6 +80,8 @@ def wrong_order(c: Comparison) -> Finding | None:
 def wrong_layers(c: Comparison) -> Finding | None:
     """FM-29 when every block is off by the same one boundary, FM-28 when the set is another; needs a reference to name them."""
     if not c.blocks or ((order := block_order(c)) is not None and order != tuple(range(len(order)))):
+        return None
+    if explained(c) or rows.elsewhere(c) is not None or rows.falls(c) is not None:
         return None
     found = found_boundaries(c)
     off = [j for j, (best, _, margin) in enumerate(found) if best != c.train.boundaries[j] and margin > MARGIN]
@@ -160,15 +164,27 @@ def broken_rows(c: Comparison) -> Finding | None:
 
 
 def odd_width(c: Comparison) -> Finding | None:
-    """H1: a width that is neither the trained one nor a single state (that case is FM-01)."""
+    """H1, FM-32: a width that is neither the trained one nor a single state (that case is FM-01)."""
     if c.blocks or abs(c.live.width_in_h - 1) < 0.25:
         return None
+    best = [max(row, default=0.0) for row in c.order]
+    lost = [i for i, cosine in enumerate(best) if cosine < MATCHES] if c.order and len(c.order[0]) > 1 else []
+    names = [f"boundary {c.train.boundaries[i]}" if i < len(c.train.boundaries) else f"block {i}" for i in range(len(c.order))]
+    every = bool(c.order) and not lost and c.live.width > c.train.width
     return Finding(
-        "H1",
+        "FM-32" if every else "H1",
         Severity.ERROR,
-        f"the draft is fed {c.live.width_in_h:g} hidden sizes, it was trained on {c.train.width_in_h:g}",
-        "Another number of aux states is captured than the draft was trained on; fc cannot take it (FM-17, FM-32).",
-        (Evidence("live width", c.live.width, str(c.train.width), "compare"), Evidence("hidden size", c.hidden_size, None, "dump")),
+        f"the draft is fed {c.live.width_in_h:g} hidden sizes, it was trained on {c.train.width_in_h:g}"
+        + (": all trained states are among them" if every else f"; {', '.join(names[i] for i in lost)} is missing" if lost else ""),
+        "The engine hands over the states of all layers where a few were trained on."
+        if every
+        else "Another number of aux states is captured than the draft was trained on (FM-17); the last boundary, layers of another pipeline "
+        "stage, or double ids are what engines leave out (FM-30, FM-40).",
+        (
+            Evidence("live width", c.live.width, str(c.train.width), "compare"),
+            Evidence("hidden size", c.hidden_size, None, "dump"),
+            *(Evidence(f"{names[i]}: best cosine among the live blocks", best[i], f"at least {MATCHES}", "compare") for i in lost),
+        ),
         "Make the number of captured layers equal the number that fc takes.",
         "compare() must find equal widths.",
     )
@@ -195,7 +211,9 @@ def narrow_width(c: Comparison) -> Finding | None:
     )
 
 
-JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (narrow_width, odd_width, broken_rows, wrong_order, wrong_layers)
+JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
+    narrow_width, odd_width, broken_rows, wrong_order, *origins.JUDGES, wrong_layers, *rows.JUDGES,
+)  # fmt: skip
 
 
 def _named(judge: Callable[[Comparison], Finding | None], fault: str) -> Callable[[Case], Finding | None]:
@@ -204,6 +222,11 @@ def _named(judge: Callable[[Comparison], Finding | None], fault: str) -> Callabl
         return finding if finding is not None and finding.fault == fault else None
 
     return detect
+
+
+def _broken(case: Case) -> Finding | None:
+    c = case.comparison
+    return None if c is None else broken_rows(c) or rows.duplicates(c)
 
 
 # -- counterfactuals ---------------------------------------------------------------------------------------------------------------
@@ -291,12 +314,40 @@ def _permute(order: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
     return features
 
 
-IN_DUMPS = (("train", "live"),)  # both sides are needed to see these
+FORMS = {
+    "H6": "states of other tokens",
+    "FM-34": "residual not added",
+    "FM-35": "norm on one side only",
+    "FM-36": "captured buffer overwritten",
+    "FM-37": "sums of one rank",
+    "FM-38": "rotated basis",
+    "FM-39": "rows of other tokens",
+    "FM-41": "drift of the target's numbers",
+    "FM-42": "quantised target",
+    "H3": "another scale",
+    "H12": "agreement lost along the context",
+}
+
+
+def _any(fault: str) -> Callable[[Case], Finding | None]:
+    """The first judgement that names this fault."""
+
+    def detect(case: Case) -> Finding | None:
+        found = [j(case.comparison) for j in (*origins.JUDGES, *rows.JUDGES)] if case.comparison is not None else []
+        return next((f for f in found if f is not None and f.fault == fault), None)
+
+    return detect
+
+
+IN_DUMPS = (("train", "live"),)
+"""Both sides are needed to see these."""
 
 FAULTS = (
     Fault("FM-28", "wrong layer set", _named(wrong_layers, "FM-28"), _other_layers, IN_DUMPS, (1.0, 2.5)),
     Fault("FM-29", "off by one between conventions", _named(wrong_layers, "FM-29"), _shifted, IN_DUMPS, (1.0, 3.0)),
     Fault("FM-33", "blocks in another order", _named(wrong_order, "FM-33"), _reordered, IN_DUMPS, (1.0, 1.6)),
-    Fault("H2", "zero or non-finite rows", _named(broken_rows, "H2"), shown_by=IN_DUMPS),
+    *(Fault(fault, title, _any(fault), shown_by=IN_DUMPS) for fault, title in FORMS.items()),
+    Fault("H2", "zero, non-finite or repeated rows", _broken, shown_by=IN_DUMPS),
     Fault("H1", "another number of states", _named(odd_width, "H1"), shown_by=IN_DUMPS),
+    Fault("FM-32", "states of all layers", _named(odd_width, "FM-32"), shown_by=IN_DUMPS),
 )

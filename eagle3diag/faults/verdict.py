@@ -88,12 +88,19 @@ class Verdict:
         if self.state == "initial":
             return f"at init ({self.null.name})" if self.null is not None else "at init"
         if self.state == "noise":
-            return "no structure, no start that is known"
+            return f"moved by {self._size()}, in no direction" if self.update is not None else "no structure, no start that is known"
         if self.update is None:
             return "trained"
-        low, high = self.update_range or (self.update, self.update)
-        size = f"{low:.0%} to {high:.0%}" if f"{low:.0%}" != f"{high:.0%}" else f"{self.update:.2g}" if self.update < 0.01 else f"{low:.0%}"
-        return f"moved by {size}" if self.update < MOVED else f"trained, moved by {size}"
+        return f"moved by {self._size()}" if self.update < MOVED else f"trained, moved by {self._size()}"
+
+    def _size(self) -> str:
+        assert self.update is not None  # asked for only then
+        low, high = (_percent(x) for x in self.update_range or (self.update, self.update))
+        return f"{low} to {high}" if low != high else low
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.0095 else f"{share:.1%}"
 
 
 def verdict(tensor: TensorWeights, origin: Origin | None = None) -> Verdict:
@@ -115,15 +122,14 @@ def verdict(tensor: TensorWeights, origin: Origin | None = None) -> Verdict:
     if len(tensor.shape) != 2 or min(tensor.shape) < SMALLEST_SIDE or tensor.nonfinite or tensor.constant or tensor.structure is None:
         return Verdict("unknown", quantised=quantised)
     signs = tuple(_signs(tensor))
-    if signs:
-        update = _update(tensor)
-        if update is None:
-            return Verdict("learned", near(tensor), signs, quantised=quantised)
-        return Verdict("learned", near(tensor), signs, update=update[0], update_range=update[1:], quantised=quantised)
     fresh = [n for n in tensor.nulls if _is(n, quantised is not None)]
-    if fresh:
+    if fresh and not signs:
         return Verdict("initial", min(fresh, key=lambda n: n.distance), quantised=quantised)
-    return Verdict("noise", near(tensor), quantised=quantised)
+    start = near(tensor)
+    # independent noise of an unknown std is no start that moved: only one whose std is near a start's can be
+    update = _update(tensor) if signs or start is not None else None
+    middle, span = (update[0], update[1:]) if update is not None else (None, None)
+    return Verdict("learned" if signs else "noise", start, signs, update=middle, update_range=span, quantised=quantised)
 
 
 def _started_as(tensor: TensorWeights, origin: Origin) -> bool:

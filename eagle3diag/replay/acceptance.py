@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,22 +14,25 @@ from eagle3diag.intervals import wilson
 BOOTSTRAPS = 400
 
 
-def accepted(chains: Tensor, ids: Tensor) -> Tensor:
-    """How many drafted tokens in a row equal the text, from every position: [N], -1 where the text ends before the chain does.
+def following(ids: Tensor, rows: int, steps: int) -> Tensor:
+    """The ``steps`` tokens that each row drafts for, [rows, steps]: token ``t + 2`` and on for row ``t``; -1 where the text has ended."""
+    padded = torch.cat([ids[2:], ids.new_full((steps + 2,), -1)])
+    return padded.unfold(0, steps, 1)[:rows]
+
+
+def accepted(chains: Tensor, truth: Tensor) -> Tensor:
+    """How many drafted tokens in a row equal the text: [N].
 
     The text must be the target's own greedy answer: then equality is what greedy verification tests.
     """
-    n, steps = chains.shape
-    whole = max(0, min(n, len(ids) - 1 - steps))  # position t needs the tokens t+2 .. t+1+steps
-    truth = ids[2:].unfold(0, steps, 1)[:whole] if whole else ids.new_empty(0, steps)
-    right = (chains[:whole] == truth).long().cumprod(1).sum(1)
-    return torch.cat([right, right.new_full((n - whole,), -1)])
+    return (chains == truth).long().cumprod(1).sum(1)
 
 
-def walk(accepted_at: Tensor, first: int) -> list[int]:
-    """Accepted drafts of every round of a server that starts at position ``first``: a round that accepts ``m`` moves on by ``m+1``."""
+def walk(accepted_at: Sequence[int], first: int) -> list[int]:
+    """Accepted drafts of every round of a server that starts at position ``first``: a round that accepts ``m`` moves on by ``m+1``.
+    It ends where the text does: at the first position with -1."""
     rounds, at = [], first
-    while at < len(accepted_at) and (m := int(accepted_at[at])) >= 0:
+    while at < len(accepted_at) and (m := accepted_at[at]) >= 0:
         rounds.append(m)
         at += m + 1
     return rounds

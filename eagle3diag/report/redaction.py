@@ -67,11 +67,12 @@ _HOST_NAME = (
     r"|MASTER_ADDR|SLURM\w*NODE\w*|--[\w-]*(?:host|addr|address))"
 )
 # Endings of public names, and those that only inside networks have. Endings that files and code have too (.py, .sh, .pt, .to) are not
-# among them: after "://", "@" and --host a name is found without its ending.
+# among them: after "://", "@" and --host a name is found without its ending. Words that code ends in (logger.info) need one part more.
 _ENDINGS = (
-    "com|net|org|edu|gov|mil|io|ai|dev|app|cloud|info|biz|xyz|tech|co|eu|de|fr|uk|us|ca|cn|jp|kr|nl|ch|se|au|br|ru|tw|sg|hk|"
-    "internal|intern|local|localdomain|lan|corp|intra|intranet|private|cluster|svc|prod|onion|arpa"
+    "com|net|org|edu|gov|mil|io|ai|cloud|biz|xyz|eu|de|fr|uk|ca|cn|jp|kr|nl|ch|au|br|ru|tw|sg|hk|"
+    "internal|local|localdomain|lan|corp|intra|intranet|onion|arpa"
 )
+_WORDS = "info|app|dev|prod|private|cluster|svc|co|tech|intern"
 _PUBLIC = re.compile(
     r"(?:(?:docs|www|raw|api|cdn-lfs|developer)\.)?(?:github\.com|githubusercontent\.com|huggingface\.co|hf\.co|arxiv\.org|pytorch\.org|nvidia\.com|readthedocs\.io|"
     r"sglang\.ai|vllm\.ai|lmsys\.org|wikipedia\.org|w3\.org|json-schema\.org|example\.(?:com|org|net))",
@@ -94,7 +95,10 @@ def _local_value(match: re.Match[str]) -> bool:
 
 
 def _public_host(match: re.Match[str]) -> bool:
-    return _LOCAL.fullmatch(match["host"]) is not None or _PUBLIC.fullmatch(match["host"]) is not None
+    """Whether everyone knows the name, or it is a number that only ends like one (``0.5.0.dev``)."""
+    host = match["host"]
+    number = "." in host and not any(c.isalpha() for c in host.rpartition(".")[0])
+    return bool(_LOCAL.fullmatch(host) or _PUBLIC.fullmatch(host)) or (number and host.rpartition(".")[2].isalpha())
 
 
 def _no_machine(match: re.Match[str]) -> bool:
@@ -221,7 +225,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "host",
-        rf"(?<![\w.@/-])(?P<host>(?:{_HOST}\.)+(?:{_ENDINGS}))(?![\w-])(?!\.\w)",
+        rf"(?<![\w.@/-])(?P<host>(?:{_HOST}\.)+(?:{_ENDINGS})|(?:{_HOST}\.){{2,}}(?:{_WORDS}))(?![\w-])(?!\.\w)",
         _WHERE,
         re.IGNORECASE,
         spares=_public_host,
@@ -245,9 +249,6 @@ KINDS: tuple[Kind, ...] = (
     _kind("address", r"(?<![\w:.])[0-9A-Fa-f:]{3,39}(?:%\w+)?(?![\w:])", _WHERE, spares=_no_ipv6),
 )
 
-TEXT = "text"
-"""The key of a dataclass field's metadata (``field(metadata={TEXT: True})``) that marks text of prompts and answers."""
-
 _TEXT_MARK = "(text removed)"
 _ALWAYS = tuple(kind for kind in KINDS if kind.always)
 _OF_MARK = {kind.mark: kind.name for kind in KINDS} | {_TEXT_MARK: "text"}
@@ -268,7 +269,8 @@ def clean(text: str, *, private: bool = False) -> str:
 
 
 def cleaned(value: T, *, private: bool = False) -> T:
-    """A copy of plain values (dataclasses, tuples, mappings) with every string cleaned, and text of prompts left out unless ``private``."""
+    """A copy of plain values (dataclasses, tuples, mappings) with every string cleaned; what fields marked as
+    :data:`~eagle3diag.findings.TEXT` hold is left out unless ``private``."""
     return _walk(value, private, "")  # type: ignore[no-any-return]
 
 
@@ -280,7 +282,7 @@ def _walk(value: Any, private: bool, name: str) -> Any:
         own = str(getattr(value, "name", ""))  # of an Evidence: its name says what its value is
         for field in fields(value):
             item = getattr(value, field.name)
-            if field.metadata.get(TEXT) and not private:
+            if field.metadata.get("text") and not private:
                 item = _hidden(item)
             object.__setattr__(copy, field.name, _walk(item, private, own if field.name == "value" else field.name))
         return copy

@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = {
     "Comparison": "eagle3diag.compare",
     "Conversion": "eagle3diag.convert",
     "Diagnosis": "eagle3diag.diagnose",
+    "DumpCheck": "eagle3diag.compare.one_dump",
     "Probe": "eagle3diag.serving.probe",
     "Replay": "eagle3diag.replay",
     "WeightReport": "eagle3diag.weights",

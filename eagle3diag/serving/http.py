@@ -29,13 +29,23 @@ class Reply:
     status: int
     text: str
     location: str | None = None
+    _key: str | None = field(default=None, repr=False, compare=False)
 
     def json(self) -> Any:
-        """The body as JSON; None where it is none."""
+        """The body as JSON, the key hidden once more, since JSON can spell it in other ways; None where it is none."""
         try:
-            return json.loads(self.text)
+            return self._hidden(json.loads(self.text))
         except (ValueError, RecursionError):
             return None
+
+    def _hidden(self, value: Any) -> Any:
+        if self._key is None:
+            return value
+        if isinstance(value, str):
+            return value.replace(self._key, HIDDEN)
+        if isinstance(value, list):
+            return [self._hidden(item) for item in value]
+        return {self._hidden(k): self._hidden(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,12 @@ class Server:
             raise self._late(path) from None
         except ConnectionRefusedError:
             raise UnusableServer("the connection is refused", where=self.url, hint="is the server up, and is this its port?") from None
+        except (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead):
+            raise UnusableServer(
+                f"the connection was closed before the whole answer to {path} came",
+                where=self.url,
+                hint="look at the server's log: did it end?",
+            ) from None
         except (socket.gaierror, UnicodeError):
             raise UnusableServer("the host's name is not known", where=self.url, hint="check the name") from None
         except (OSError, http.client.HTTPException) as error:
@@ -138,7 +154,10 @@ class Server:
                 hint="is this the server's HTTP port, and is it http or https?",
             ) from None
         text = raw.decode("utf-8", errors="replace")
-        return Reply(response.status, text.replace(self._key, HIDDEN) if self._key else text, response.getheader("Location"))
+        location = response.getheader("Location")
+        if self._key:
+            text, location = text.replace(self._key, HIDDEN), location and location.replace(self._key, HIDDEN)
+        return Reply(response.status, text, location, self._key)
 
     def _late(self, path: str) -> UnusableServer:
         return UnusableServer(

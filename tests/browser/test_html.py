@@ -165,7 +165,7 @@ def test_tables_sort_and_filter(tab: chromium.Tab, folder: Path, tmp_path: Path,
     """By click and by key, numbers as numbers and what is missing last; the filter says how many rows are left."""
     rows = tuple(
         (f"layers.{i}.weight", value, "x")
-        for i, value in enumerate(("10", "9.5", "-", "1,200", "2e-3", "-3", "5 of 576", "[1.5, 2]", "8 %"))
+        for i, value in enumerate(("10", "9.5", "-", "1,200", "2e-3", "-3", "5 of 576", "[1.5, 2]", "8 %", "11"))
     )
     table = Table(("name", "value", "note"), rows, align="lrl", title="Many")
     told = Page("compare", "Sorted.", (), (), (Section("Rows", tables=(table,)),))

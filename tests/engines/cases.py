@@ -82,7 +82,7 @@ def latent(prefix: str = "layers.0.") -> Tensors:
 
 
 def mla(tensors: Tensors, **changes: Any) -> Checkpoint:
-    config = CONFIG | LATENT | {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3"}
+    config = CONFIG | LATENT | {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "kimi_k2"}
     return tensors, config | changes
 
 
@@ -180,6 +180,7 @@ CASES: dict[str, Checkpoint] = {
     "speculators_four": speculators(sound() | {"fc.weight": ones(H, 4 * H)}, eagle_aux_hidden_state_layer_ids=[2, 3, 4, 5]),
     "speculators_other": speculators(sound(), "phi3"),
     "mla": mla(latent()),
+    "mla_deepseek_v3": mla(latent(), model_type="deepseek_v3"),
     "mla_midlayer": mla(latent("midlayer.")),
     "mla_model_prefix": mla(latent("model.layers.0.")),
     "mla_lone_query": mla({n: t for n, t in latent().items() if "kv_a_proj" not in n}),

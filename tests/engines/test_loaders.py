@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ pytestmark = pytest.mark.engines
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools/loaders"
-#: One at least of every stretch between changes: up to 0.4.8, to 0.5.11, to 0.5.16, and from 0.5.17 on.
-SGLANG = ("0.4.8", "0.4.9", "0.5.8", "0.5.12", "0.5.16", "0.5.23")
-VLLM = ("0.32.0",)
-ENGINES = (*(f"sglang=={v}" for v in SGLANG), *(f"vllm=={v}" for v in VLLM))
+sys.path.insert(0, str(TOOLS))
+import versions  # noqa: E402  (the folder of the tools is not a package)
+
+#: One at least of every stretch between changes of SGLang's loaders: up to 0.4.8, to 0.5.11, to 0.5.16, and from 0.5.17 on.
+RUN = versions.run()
+ENGINES = [f"{engine}=={version}" for engine, found in RUN.items() for version in found]
 #: Cases that would say nothing: SGLang builds a plain target of such a config, and no draft.
 NOT_A_DRAFT = {("sglang", "plain_llama")}
 LIMIT = 900
@@ -36,7 +39,7 @@ def environment(engine: str) -> tuple[Path, dict[str, str]]:
     name, _, version = engine.partition("==")
     python = Path(os.environ.get(f"EAGLE3DIAG_{name.upper()}_PYTHON") or ROOT / f".venv-{name}/bin/python")
     extra = Path(os.environ.get("EAGLE3DIAG_LOADERS") or ROOT / ".loaders") / version
-    own = name == "vllm" or version == SGLANG[-1]
+    own = name == "vllm" or version == RUN["sglang"][-1]
     for needed in (python, *(() if own else (extra / "sglang",))):
         if not needed.exists():
             pytest.fail(f"{needed} is not there: run `make test-engines`, which sets it up")

@@ -87,7 +87,7 @@ def sglang(log: Path, draft: Path = DRAFT, algorithm: str = "EAGLE3") -> Iterato
     command = (
         f"{SGLANG} -m sglang.launch_server --model-path {TARGET} --device cpu --dtype bfloat16 --context-length 512 --max-total-tokens 4096 "
         "--max-running-requests 4 --mem-fraction-static 0.3 --random-seed 0 --disable-radix-cache --disable-cuda-graph --enable-metrics "
-        f"--disable-overlap-schedule --decode-log-interval 4 --api-key {KEY} --speculative-algorithm {algorithm} "
+        f"--disable-overlap-schedule --decode-log-interval 4 --watchdog-timeout 3600 --api-key {KEY} --speculative-algorithm {algorithm} "
         f"--speculative-draft-model-path {draft} --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
     )
     with server(command.split(), log, str(REPOSITORY / "tools/sglang_cpu/shims")) as url:

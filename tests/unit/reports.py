@@ -12,7 +12,7 @@ import torch
 
 from eagle3diag.audit import Audit, MapCheck, ShapeCheck, TensorLoad
 from eagle3diag.compare import BlockComparison, Comparison, Quantiles, Side, TokenSeries, WorstToken
-from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
+from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked, Stage
 from eagle3diag.findings import Evidence, Finding, Result, Severity
 from eagle3diag.replay import RecordReplay, Replay
 from eagle3diag.serving import Acceptance
@@ -186,6 +186,12 @@ def diagnosis(verdict: str = "FM-01: the flag said EAGLE where EAGLE3 was meant.
         weights=measured_weights(),
         trail=("launch command: sglang, algorithm EAGLE", "log: 12 windows", "compare: 1728 wide trained, 576 wide fed"),
         missing=("no reference: cannot tell FM-28 from FM-29",),
+        waterfall=(
+            Stage("all drafts right", 5.0, "4 drafts a round, and the bonus token"),
+            Stage("the draft as it was trained", 1.83, "replayed on train"),
+            Stage("FM-01", 1.03, "one state, fc skipped"),
+            Stage("observed", 1.022, "engine, sampling, other prompts: what no stage above shows"),
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from small import small_draft
 
 from eagle3diag.audit import audit
 from eagle3diag.engines import Version, split_engine
-from eagle3diag.engines.sglang import default_boundaries, destination
+from eagle3diag.engines.sglang import default_boundaries
 from eagle3diag.errors import BadArgument
 from eagle3diag.findings import Severity
 from eagle3diag.repair import layer_prefix, repaired
@@ -35,10 +35,10 @@ def test_layer_names_by_version(prefix: str, engine: str, outcome: str) -> None:
     """The table of sglang.md 1.3 and 1.4: the same file loads whole, loses its layer in silence, or ends the start-up."""
     draft = small_draft().replace(rename=lambda name: name.replace("midlayer.", prefix))
 
-    loads = audit(draft, engine=f"sglang=={engine}").loads
+    result = audit(draft, engine=f"sglang=={engine}")
 
-    assert next(load.outcome for load in loads if load.name.endswith("q_proj.weight") and load.shape) == outcome
-    assert any(load.outcome == "missing" for load in loads) is (outcome != "loaded")
+    assert next(load.outcome for load in result.loads if load.name.endswith("q_proj.weight") and load.shape) == outcome
+    assert bool(result.missing_layer) is (outcome != "loaded")
     assert [f.fault for f in audit(draft, engine=f"sglang=={engine}").findings if f.severity is Severity.ERROR] == (
         [] if outcome == "loaded" else ["FM-05"]
     )
@@ -61,7 +61,9 @@ def test_an_unknown_version_is_a_finding() -> None:
 
     assert not result.engine_known
     assert [f.fault for f in result.findings] == ["C0"]
+    assert "0.4.5 to 0.5.23" in str(result.findings[0].evidence[0])
     assert result.ok
+    assert audit(small_draft(), engine="sglang==0.9.0").loads == audit(small_draft(), engine="sglang==0.5.23").loads
 
 
 def test_unknown_engine_is_an_error() -> None:
@@ -122,7 +124,9 @@ def test_versions_sort_and_default_boundaries() -> None:
         Version.parse("latest")
 
 
-def test_maps_are_found_under_any_prefix() -> None:
-    """SGLang takes any name that contains d2t."""
-    assert destination("model.d2t", Version.parse("0.5.23")) == "d2t"
-    assert destination("x.t2d", Version.parse("0.5.8")) == "t2d"
+@pytest.mark.parametrize(("name", "version"), [("model.d2t", "0.5.23"), ("x.d2t", "0.5.8")])
+def test_maps_are_found_under_any_prefix(name: str, version: str) -> None:
+    """SGLang takes any name that contains d2t, without looking at its shape."""
+    draft = small_draft().replace(rename=lambda n: name if n == "d2t" else n)
+
+    assert next(load.into for load in audit(draft, engine=f"sglang=={version}").loads if load.name == name) == "hot_token_id"

@@ -17,8 +17,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from eagle3diag import faults
 from eagle3diag.capture import sglang
 from eagle3diag.capture.sglang import MODULES, hooks, record_draft, record_runner
+from eagle3diag.case import Case, Given
 from eagle3diag.dumps import MANIFEST, HiddenStates, open_dump
 from eagle3diag.errors import BadArgument, MissingPart
 
@@ -348,6 +350,8 @@ def test_rounds_that_no_hook_sees_are_told(tmp_path: Path, target_folder: str, c
     with caplog.at_level(logging.WARNING):
         _until(lambda: server.manifest["assumed"])
     assert "--disable-cuda-graph" in server.manifest["assumed"][0] and "--disable-cuda-graph" in caplog.text
+    found = [f for f in faults.detect(Case(Given(live=server.out))) if f.fault == "C11"]
+    assert len(found) == 1 and "--disable-cuda-graph" in found[0].fix
     with pytest.raises(MissingPart, match="disable-cuda-graph"):
         empty = json.loads((server.out / MANIFEST).read_text()) | {"records": []}
         (server.out / MANIFEST).write_text(json.dumps(empty))
@@ -357,6 +361,7 @@ def test_rounds_that_no_hook_sees_are_told(tmp_path: Path, target_folder: str, c
     other.round({"a": 1})
     other.recorder.close(10)
     assert not other.manifest["assumed"]
+    assert not any(f.fault == "C11" for f in faults.detect(Case(Given(live=other.out))))
 
 
 def test_an_error_ends_the_recording_and_never_the_server(tmp_path: Path, target_folder: str) -> None:

@@ -36,6 +36,7 @@ def test_what_the_code_knows_is_in_the_catalogue() -> None:
 
 def test_the_pages_are_in_step() -> None:
     """docs/faults/ is what the words and the code say."""
-    run = subprocess.run([sys.executable, str(ROOT / "tools" / "fault_pages.py"), "--check"], capture_output=True, text=True, cwd=ROOT)
+    tool = [sys.executable, "-m", "tools.fault_pages", "--check"]
+    run = subprocess.run(tool, capture_output=True, text=True, cwd=ROOT)
 
     assert run.returncode == 0, run.stdout + run.stderr

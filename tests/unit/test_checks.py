@@ -84,6 +84,7 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     # names and head
     "layer under an unknown prefix": (lambda: base().replace(rename=lambda n: n.replace(LAYER, "draft_layers.0.")), "FM-05", ERROR),
     "head missing": (lambda: tensors(lm_head__weight=None), "FM-06", ERROR),
+    "model. before the head": (lambda: base().replace(rename=lambda n: "model." + n if n == "lm_head.weight" else n), "FM-06", ERROR),
     "own head given away": (lambda: null(base(), "draft_vocab_size"), "FM-07", ERROR),
     "own full head given away": (lambda: null(full(), "draft_vocab_size"), "FM-07", WARNING),
     "head to be shared, map in the file": (
@@ -138,7 +139,6 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     "a flag without its norm": (lambda: base(norm_before_fc=True), "K10", ERROR),
     "flags without aux norms": (lambda: base(fc_norm=True), "K10", ERROR),
     "a bias that is dropped": (lambda: tensors(midlayer__self_attn__q_proj__bias=torch.randn(32)), "FM-26", WARNING),
-    "a bias promised": (lambda: base(attention_bias=True), "FM-26", ERROR),
     "the target's quantisation": (lambda: base(quantization_config={"quant_method": "fp8"}), "FM-23", ERROR),
     "codes without a scale": (
         lambda: tensors(**{f"midlayer__mlp__{n}__weight": torch.zeros(*s).to(torch.float8_e4m3fn)
@@ -161,7 +161,10 @@ LEGAL: dict[str, Callable[[], Draft]] = {
     "as it is": base,
     "embedding shipped": lambda: tensors(embed_tokens__weight=torch.randn(V, H)),
     "layers.0 names": lambda: base().replace(rename=lambda n: n.replace(LAYER, "layers.0.")),
-    "model. before every name": lambda: base().replace(rename=lambda n: "model." + n.replace(LAYER, "layers.0.")),
+    "model. before every name but the head's": lambda: base().replace(
+        rename=lambda n: n if n == "lm_head.weight" else "model." + n.replace(LAYER, "layers.0.")
+    ),
+    "biases promised, which this engine does not build": lambda: base(attention_bias=True),
     "no t2d": lambda: tensors(t2d=None),
     "t2d as bytes": lambda: tensors(t2d=marks(IDS).to(torch.uint8)),
     "map in int32": lambda: tensors(d2t=offsets(IDS).to(torch.int32)),

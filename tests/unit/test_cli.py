@@ -82,6 +82,7 @@ def test_public_names_are_pinned() -> None:
         "audit",
         "before_after",
         "capture",
+        "check_dump",
         "compare",
         "convert",
         "diagnose",
@@ -397,5 +398,6 @@ def test_every_verb_has_help() -> None:
     """Each subcommand describes itself in one sentence."""
     actions = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
 
-    assert set(actions[0].choices) == {"diagnose", "compare", "audit", "convert", "weights", "replay", "capture", "demo"}
+    verbs = {"diagnose", "compare", "audit", "convert", "weights", "replay", "probe", "capture", "report", "notebooks", "demo"}
+    assert set(actions[0].choices) == verbs
     assert all(p.description and p.description.endswith(".") for p in actions[0].choices.values())

@@ -155,8 +155,8 @@ def test_moments_do_not_depend_on_how_the_rows_come(cuts: list[int], seed: int, 
     moments.update(torch.zeros(2, 5))
     moments.update(torch.full((1, 5), float("nan")))
     exact = x.double().numpy()
-    np.testing.assert_allclose(moments.mean.numpy(), exact.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(moments.std.numpy(), exact.std(0), rtol=1e-9)
+    np.testing.assert_allclose(moments.mean.numpy(), exact.mean(0), atol=1e-6)  # of a deviation of one
+    np.testing.assert_allclose(moments.std.numpy(), exact.std(0), rtol=1e-6)
     np.testing.assert_allclose(moments.standardise(x).numpy(), (exact - exact.mean(0)) / exact.std(0), atol=1e-3)
 
 
@@ -448,6 +448,60 @@ def test_rows_after_a_cached_prefix_are_placed_by_their_positions() -> None:
     result = compare(train, live)
     assert result.aligned_tokens == 128 - 27 == result.blocks[0].tokens and result.blocks[0].relative_error == 0
     assert result.series[0].positions[0] == 9
+
+
+def live_rows(*pieces: tuple[HiddenStates, int, slice], pad: int = 0) -> dict[str, Any]:
+    """Ids and features of pieces of records, as a recorder may have written them in one; ``pad`` rows of token 0 at both ends."""
+    ids = [torch.zeros(pad, dtype=torch.long), *(d[i].input_ids[s] for d, i, s in pieces), torch.zeros(pad, dtype=torch.long)]
+    rows = [torch.zeros(pad, 3 * H), *(d[i].features[s] for d, i, s in pieces), torch.zeros(pad, 3 * H)]
+    return {"name": "flat", "input_ids": torch.cat(ids), "features": torch.cat(rows)}
+
+
+ALL = slice(None)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "pad", "aligned", "said"),
+    [
+        ([(0, slice(15, None))], 0, 25, "begins at token 15"),  # a prefix found in the cache, without positions
+        ([(0, slice(0, 12)), (0, slice(20, None))], 0, 32, "8 tokens are not in live, behind token 11"),  # a chunk that was not recorded
+        ([(0, ALL)], 5, 40, "rows 45 to 49 are in no train record"),  # padding on both sides
+        ([(0, ALL), (2, ALL), (1, ALL)], 0, 128, ""),  # three requests in one batch
+        ([(0, slice(10, None)), (1, slice(9, None))], 0, 76, "begins at token 9"),  # two of them behind cached prefixes
+        ([(1, slice(0, 30)), (1, slice(30, None))], 0, 55, ""),  # two chunks, joined
+    ],
+)
+def test_rows_are_found_whatever_the_recorder_left_out_or_joined(
+    pieces: list[tuple[int, slice]], pad: int, aligned: int, said: str
+) -> None:
+    """Every aligned row is the right one (no difference), and what is missing or too much is said."""
+    train = healthy()
+    result = compare(train, dump([live_rows(*((train, i, s) for i, s in pieces), pad=pad)], "live"))
+    assert result.aligned_tokens == aligned and not result.unaligned
+    assert all(b.relative_error == 0 and b.cosine.p1 == pytest.approx(1, abs=1e-6) for b in result.blocks)
+    assert any(said in line for line in result.absent) or not said
+
+
+def test_chunks_of_a_prefill_are_records_of_their_own() -> None:
+    """Each chunk with its positions is placed in the same train record."""
+    train = healthy()
+    r = train[1]
+    chunks = [
+        {"name": f"c{k}", "input_ids": r.input_ids[s], "features": r.features[s], "positions": torch.arange(55)[s]}
+        for k, s in enumerate((slice(0, 20), slice(20, 40), slice(40, 55)))
+    ]
+    result = compare(train, dump(chunks, "live"))
+    assert result.aligned_tokens == 55 and result.blocks[1].relative_error == 0 and not result.unaligned
+    assert sum("nothing of it is in live" in line for line in result.absent) == 2
+
+
+def test_texts_that_part_and_meet_again_are_not_aligned_behind_the_turn() -> None:
+    """The same words after another context have other states: nothing behind the turn is compared."""
+    train = healthy()
+    ids = train[1].input_ids.clone()
+    ids[30:33] = (ids[30:33] + 1) % 50
+    result = compare(train, dump([{"name": "r1", "input_ids": ids, "features": train[1].features * 5}], "live"))
+    assert result.aligned_tokens == 30 and "parts from 'r1' at token 30" in result.unaligned[0]
 
 
 def test_nothing_in_common_is_an_error_that_says_so() -> None:

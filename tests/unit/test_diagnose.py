@@ -218,3 +218,19 @@ def test_the_cheapest_evidence_is_named() -> None:
 
     assert cheapest(case, (("draft", "launch"), ("train", "live"))).startswith("--launch")
     assert cheapest(case, ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ({"launch": 'vllm serve T --speculative-config \'{"method": "eagle3", "model": "D"}\''}, "vllm"),
+        ({"launch": "python -m sglang.launch_server --model-path T"}, "sglang"),
+        ({"acceptance": Acceptance(rounds=9, accepted=1, steps=2, engine="vllm", engine_version="0.32.0")}, "vllm==0.32.0"),
+        ({"acceptance": Acceptance(rounds=9, accepted=1, steps=2, engine="a fork")}, "sglang"),
+        ({"launch": "vllm serve T", "engine": "sglang==0.5.8"}, "sglang==0.5.8"),
+        ({}, "sglang"),
+    ],
+)
+def test_the_engine_is_the_one_that_the_evidence_names(given: dict[str, Any], engine: str) -> None:
+    """Rules of another engine would name faults that this one does not have."""
+    assert Case(Given(**given)).engine == engine

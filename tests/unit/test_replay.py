@@ -1,162 +1,148 @@
-"""The replay against plain slow references: a numpy draft written from the formulas, and a walk counted by hand."""
+"""The replay against a plain slow reference: chains of every architecture, packing, early ends, the server's own order, and the counts."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import sys
+from typing import Literal
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_reference import AUX, HEADS, LATENT, H, Plain, agreeing_text, dump_of, text, toy_net
 
-from eagle3diag.dumps import HiddenStates, TargetIdentity
 from eagle3diag.errors import BadArgument, MismatchedInputs
-from eagle3diag.replay import Change, Net, draft_everywhere, draft_one, run
-from eagle3diag.replay.acceptance import accepted, tally, walk
+from eagle3diag.replay import Change, Loop, Net, draft_everywhere, run
+from eagle3diag.replay.acceptance import accepted, following, tally, walk
+from eagle3diag.replay.drafting import draft_chains, pack
+from eagle3diag.replay.rope import Rope
+from eagle3diag.replay.rounds import serve
 
-H, HEADS, KV, DIM, INNER, V, VD, AUX = 32, 4, 2, 8, 48, 96, 40, 3
-
-
-def toy_net(seed: int = 0, **switches: object) -> Net:
-    """A random draft whose choices are far from ties."""
-    g = torch.Generator().manual_seed(seed)
-
-    def w(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=g) * 2 / math.sqrt(shape[-1])
-
-    layer = {
-        "self_attn.q_proj": w(HEADS * DIM, 2 * H), "self_attn.k_proj": w(KV * DIM, 2 * H), "self_attn.v_proj": w(KV * DIM, 2 * H),
-        "self_attn.o_proj": w(H, HEADS * DIM), "mlp.gate_proj": w(INNER, H), "mlp.up_proj": w(INNER, H), "mlp.down_proj": w(H, INNER),
-        "input_layernorm": torch.rand(H, generator=g) + 0.5, "hidden_norm": torch.rand(H, generator=g) + 0.5,
-        "post_attention_layernorm": torch.rand(H, generator=g) + 0.5,
-    }  # fmt: skip
-    weights = {f"layers.0.{name}.weight": value for name, value in layer.items()}
-    weights |= {
-        "fc.weight": w(H, AUX * H),
-        "norm.weight": torch.rand(H, generator=g) + 0.5,
-        "input_norm.weight": torch.rand(AUX * H, generator=g) + 0.5,
-    }
-    ids = torch.randperm(V, generator=g)[:VD].sort().values
-    net = Net(weights, w(V, H), w(VD, H), ids, HEADS, KV, DIM, 1e-5, 1e4)
-    return dataclasses.replace(net, **switches)
+NETS = {
+    "plain": {},
+    "norm before residual": {"residual": "normed"},
+    "residual from the embedding": {"residual": "embedding"},
+    "norm before fc": {"norm_before_fc": True},
+    "a norm per aux state": {"fc_norm": True},
+    "both norms before fc": {"norm_before_fc": True, "fc_norm": True},
+    "normed state carried on": {"norm_output": True},
+    "biases": {"biases": True},
+    "q and k norms": {"head_norms": True},
+    "partial rotation": {"rope": Rope(4, 1e4)},
+    "window": {"windows": (3,)},
+    "two layers": {"layers": 2},
+    "three layers, vLLM's norm, a window in the second": {"layers": 3, "deep_norm": "input_layernorm", "windows": (None, 4, None)},
+    "latent": {"latent": LATENT},
+    "latent without query rank, two layers": {"latent": dataclasses.replace(LATENT, q_rank=None), "layers": 2},
+}
 
 
-def numpy_chain(net: Net, ids: list[int], features: np.ndarray, steps: int, at: int) -> list[int]:
-    """The serving chain from position ``at``, float64, one query row at a time, from the formulas of trainers.md section 1."""
-    p = {name: w.double().numpy() for name, w in net.weights.items()}
-    table, head = net.embedding.double().numpy(), net.head.double().numpy()
-
-    def rms(x: np.ndarray, name: str) -> np.ndarray:
-        return x / np.sqrt((x * x).mean() + net.eps) * p[name]
-
-    def rotate(x: np.ndarray, position: int) -> np.ndarray:
-        out = np.empty_like(x)
-        for i in range(DIM // 2):
-            angle = position * net.rope_theta ** (-2 * i / DIM)
-            a, b = x[:, i], x[:, i + DIM // 2]
-            out[:, i], out[:, i + DIM // 2] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
-        return out
-
-    def mixed(token: int, hidden: np.ndarray) -> np.ndarray:
-        return np.concatenate([rms(table[token], "layers.0.input_layernorm.weight"), rms(hidden, "layers.0.hidden_norm.weight")])
-
-    def key_value(x: np.ndarray, position: int) -> tuple[np.ndarray, np.ndarray]:
-        k = (p["layers.0.self_attn.k_proj.weight"] @ x).reshape(KV, DIM)
-        return rotate(k, position), (p["layers.0.self_attn.v_proj.weight"] @ x).reshape(KV, DIM)
-
-    def fuse(row: np.ndarray) -> np.ndarray:
-        if len(row) == H:
-            return row
-        return p["fc.weight"] @ (rms(row, "input_norm.weight") if net.norm_before_fc else row)
-
-    cache = [key_value(mixed(ids[t + 1], fuse(features[t])), t) for t in range(at + 1)]
-    hidden, token, chain = fuse(features[at]), ids[at + 1], []
-    for step in range(steps):
-        position = at + step + (net.position_offset if step else 0)
-        x = mixed(token, hidden)
-        if step:
-            cache.append(key_value(x, position))
-        q = rotate((p["layers.0.self_attn.q_proj.weight"] @ x).reshape(HEADS, DIM), position)
-        out = []
-        for h in range(HEADS):
-            score = np.array([k[h // (HEADS // KV)] @ q[h] / math.sqrt(DIM) for k, _ in cache])
-            share = np.exp(score - score.max())
-            out.append(sum(s * v[h // (HEADS // KV)] for s, (_, v) in zip(share / share.sum(), cache, strict=True)))
-        residual = rms(hidden, "layers.0.hidden_norm.weight") if net.norm_before_residual else hidden
-        hidden = residual + p["layers.0.self_attn.o_proj.weight"] @ np.concatenate(out)
-        y = rms(hidden, "layers.0.post_attention_layernorm.weight")
-        gate = p["layers.0.mlp.gate_proj.weight"] @ y
-        hidden = hidden + p["layers.0.mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * (p["layers.0.mlp.up_proj.weight"] @ y))
-        normed = rms(hidden, "norm.weight")
-        token = int(net.draft_ids[int((head @ normed).argmax())])
-        hidden = normed if net.norm_output else hidden
-        chain.append(token)
-    return chain
-
-
-def text(seed: int, tokens: int, width: int = AUX * H) -> tuple[torch.Tensor, torch.Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    return torch.randint(0, V, (tokens,), generator=g), torch.randn(tokens, width, generator=g)
-
-
-@pytest.mark.parametrize(
-    "switches",
-    [{}, {"norm_before_residual": True}, {"norm_before_fc": True}, {"norm_output": True}, {"position_offset": 1}],
-    ids=lambda s: next(iter(s), "plain"),
-)
+@pytest.mark.parametrize("switches", NETS.values(), ids=NETS)
 @pytest.mark.parametrize("width", [AUX * H, H], ids=["through fc", "past fc"])
-def test_both_implementations_draft_what_the_formulas_say(switches: dict[str, object], width: int) -> None:
-    """Every switch, with wide features through fc and with narrow ones past it."""
+def test_chains_are_what_the_formulas_say(switches: dict[str, object], width: int) -> None:
+    """Every architecture, with wide features through fc and with narrow ones past it, from every position."""
     net = toy_net(1, **switches)
-    ids, features = text(2, 14, width)
+    ids, features = text(2, 12, width)
 
     everywhere = draft_everywhere(net, ids, features, 4)
 
-    assert everywhere.shape == (13, 4)
-    for at in range(13):
-        expected = numpy_chain(net, ids.tolist(), features.double().numpy(), 4, at)
-        assert everywhere[at].tolist() == expected
-        assert draft_one(net, ids, features, 4, at).tolist() == expected
+    assert everywhere.shape == (11, 4)
+    for at in range(11):
+        assert everywhere[at].tolist() == Plain(net).chain(ids.tolist(), features.double().numpy(), 4, at)
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000), tokens=st.integers(2, 40), steps=st.integers(1, 6))
-def test_everywhere_equals_one_by_one(seed: int, tokens: int, steps: int) -> None:
-    """Token for token, for any length and depth."""
-    net = toy_net(seed % 7)
-    ids, features = text(seed, tokens)
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_positions_of_later_steps_can_be_off(offset: int) -> None:
+    """SGLang before 0.5.12 rotated every draft step after the first one position too far."""
+    net, (ids, features) = toy_net(1), text(2, 12)
 
-    assert torch.equal(
-        draft_everywhere(net, ids, features, steps), torch.stack([draft_one(net, ids, features, steps, at) for at in range(tokens - 1)])
-    )
+    drafted = draft_everywhere(net, ids, features, 4, Loop(position_offset=offset))
+
+    assert drafted.tolist() == [Plain(net, offset).chain(ids.tolist(), features.double().numpy(), 4, at) for at in range(11)]
+    assert not torch.equal(drafted[:, 1:], draft_everywhere(net, ids, features, 4)[:, 1:])
+    assert torch.equal(drafted[:, 0], draft_everywhere(net, ids, features, 4)[:, 0])
 
 
-def test_memory_budget_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains are drafted in chunks of queries when the scores would not fit."""
-    net = toy_net()
-    ids, features = text(5, 30)
-    whole = draft_everywhere(net, ids, features, 3)
-    monkeypatch.setattr(sys.modules["eagle3diag.replay.drafting"], "SCORE_BUDGET", 4 * HEADS * 29 * 2)
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.lists(st.integers(1, 14), min_size=1, max_size=4), st.integers(1, 5), st.integers(4, 14), st.booleans())
+def test_packing_and_budget_change_nothing(seed: int, lengths: list[int], steps: int, budget: int, latent: bool) -> None:
+    """Records drafted side by side, a few rows at a time, give what each gives alone; empty ones too."""
+    net = toy_net(seed % 7, latent=LATENT if latent else None)
+    records = [text(seed + i, n) for i, n in enumerate(lengths)]
+    packed = pack(net, records)
+    small = dataclasses.replace(net, budget=1 << (budget + 6))
 
-    assert torch.equal(draft_everywhere(net, ids, features, 3), whole)
+    together = draft_chains(small, packed, torch.arange(len(packed.tokens)), steps)
+
+    assert torch.equal(together, torch.cat([draft_everywhere(net, *record, steps) for record in records]))
+
+
+def test_a_chain_told_the_text_stops_where_it_leaves_it() -> None:
+    """Up to and including its first wrong token it is the whole chain; after that it is -1. So counts do not change."""
+    net = toy_net(4)
+    ids, features = agreeing_text(net, 70)
+    whole, truth = draft_everywhere(net, ids, features, 5), following(ids, 69, 5)
+
+    told = draft_chains(net, pack(net, [(ids, features)]), torch.arange(69), 5, truth=truth)
+
+    right = accepted(whole, truth)
+    assert set(right.tolist()) >= {0, 1, 2, 3}
+    assert torch.equal(accepted(told, truth), right)
+    for row, m in enumerate(right.tolist()):
+        assert told[row].tolist() == whole[row, : m + 1].tolist() + [-1] * (4 - m)
+
+
+@pytest.mark.parametrize("keys", ["own", "answer", "another"])
+@pytest.mark.parametrize("switches", [{}, {"layers": 2}, {"windows": (4,)}], ids=["plain", "two layers", "window"])
+def test_the_servers_own_order_gives_the_same_rounds(switches: dict[str, object], keys: Literal["own", "answer", "another"]) -> None:
+    """Round after round, from where the last one ended, is the walk over what every position drafts."""
+    net, loop = toy_net(4, **switches), Loop(prefix=keys)
+    records = [agreeing_text(net, n, seed) for seed, n in enumerate((30, 9, 21))]
+    packed = pack(net, records, loop, [2, 2, 2])
+    truth = torch.cat([following(ids, len(ids) - 1, 4) for ids, _ in records])
+    starts = torch.tensor(packed.starts[:-1])
+    sizes = [len(ids) - 5 for ids, _ in records]
+
+    rounds = serve(net, packed, truth, starts + 2, starts + torch.tensor(sizes), loop)
+
+    hits = accepted(draft_chains(net, packed, torch.arange(len(packed.tokens)), 4, loop), truth).tolist()
+    assert rounds == [walk(hits[a : a + n], 2) for a, n in zip(packed.starts, sizes, strict=False)]
+    if keys == "own":
+        assert max(max(r) for r in rounds) >= 2
+
+
+@pytest.mark.parametrize("switches", [{}, {"layers": 2}, {"latent": LATENT}], ids=["plain", "two layers", "latent"])
+def test_keys_that_the_draft_keeps_stay_in_the_place_of_true_ones(switches: dict[str, object]) -> None:
+    """FM-50: a server that does not make the keys of accepted tokens anew; slot for slot as the slow server."""
+    net = toy_net(4, **switches)
+    records = [agreeing_text(net, n, seed) for seed, n in enumerate((40, 25))]
+    plain, kept = Plain(net), Change("FM-50", "kept", loop=lambda loop: dataclasses.replace(loop, keep_draft_keys=True))
+
+    replayed = run(net, dump_of(*records, prompt_length=2), changes=(kept,))
+    healthy = run(net, dump_of(*records, prompt_length=2))
+
+    for keep, result in ((True, replayed), (False, healthy)):
+        slow = [plain.serve(ids.tolist(), fed.double().numpy(), 4, 1, keep) for ids, fed in records]
+        assert [(r.rounds, r.accept_length) for r in result.records] == [(len(r), 1 + sum(r) / len(r)) for r in slow]
+    assert replayed.accept_length != healthy.accept_length
+    assert replayed.every_position_p == ()
 
 
 def test_acceptance_is_the_leading_run_of_right_tokens() -> None:
-    """A right token after a wrong one counts for nothing; positions whose chain leaves the text are not counted."""
+    """A right token after a wrong one counts for nothing; what follows the text's end is never right."""
     ids = torch.tensor([0, 1, 2, 3, 4, 5])
     chains = torch.tensor([[2, 3], [9, 4], [4, 9], [5, 6], [6, 7]])  # from positions 0 to 4
 
-    assert accepted(chains, ids).tolist() == [2, 0, 1, -1, -1]
+    assert following(ids, 5, 2).tolist() == [[2, 3], [3, 4], [4, 5], [5, -1], [-1, -1]]
+    assert accepted(chains, following(ids, 5, 2)).tolist() == [2, 0, 1, 1, 0]
 
 
 def test_a_server_moves_on_by_what_it_accepted_plus_one() -> None:
     """Positions inside an accepted run are never drafted from."""
-    assert walk(torch.tensor([2, 7, 7, 0, 1, 7, 3, -1]), 0) == [2, 0, 1, 3]
-    assert walk(torch.tensor([0, 0, -1]), 1) == [0]
-    assert walk(torch.tensor([-1]), 5) == []
+    assert walk([2, 7, 7, 0, 1, 7, 3, -1], 0) == [2, 0, 1, 3]
+    assert walk([0, 0, -1], 1) == [0]
+    assert walk([-1], 5) == []
 
 
 def test_tally_keeps_the_identities() -> None:
@@ -171,22 +157,19 @@ def test_tally_keeps_the_identities() -> None:
     assert math.isnan(tally([[]], 4).accept_length)
 
 
-def greedy_text(net: Net, tokens: int) -> HiddenStates:
-    """A dump whose text the draft predicts exactly: each token is what the draft says from the row before."""
-    g = torch.Generator().manual_seed(3)
-    features = torch.randn(tokens, AUX * H, generator=g)
+def greedy_text(net: Net, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A text that the draft predicts exactly: each token is what the draft says from the row before."""
+    features = torch.randn(tokens, AUX * H, generator=torch.Generator().manual_seed(3))
     ids = [int(net.draft_ids[0]), int(net.draft_ids[1])]
-    for at in range(tokens - 2):
-        ids.append(int(draft_one(net, torch.tensor(ids), features, 1, at)[0]))
-    identity = TargetIdentity("toy", "0", "float32", 4, H)
-    row = {"name": "0", "input_ids": torch.tensor(ids), "features": features, "prompt_length": 1}
-    return HiddenStates.from_tensors([row], side="train", target=identity, boundaries=(1, 2, 3))
+    while len(ids) < tokens:
+        ids.append(int(draft_everywhere(net, torch.tensor(ids), features, 1)[-1, 0]))
+    return torch.tensor(ids), features
 
 
 def test_a_draft_that_is_right_at_depth_one_is_accepted_once_a_round() -> None:
     """By construction p_1 = 1, so the accept length is at least 2; a head of noise brings it to the floor."""
     net = toy_net(4)
-    dump = greedy_text(net, 60)
+    dump = dump_of(greedy_text(net, 60), prompt_length=1)
 
     healthy = run(net, dump, steps=2)
     broken = run(net, dump, steps=2, changes=(Change("FM-06", "noise", net=lambda n: dataclasses.replace(n, head=-n.head)),))
@@ -199,23 +182,82 @@ def test_a_draft_that_is_right_at_depth_one_is_accepted_once_a_round() -> None:
 
 
 def test_changes_compose() -> None:
-    """Two changes in one replay act one after the other, the features' as well as the net's."""
+    """Changes in one replay act one after the other, the features' and the loop's as well as the net's."""
     net = toy_net(4)
-    dump = greedy_text(net, 40)
+    dump = dump_of(greedy_text(net, 40))
     back = Change("X", "rolled back", features=lambda record, fed: fed.roll(-H, 1))
     forth = Change("X", "rolled", features=lambda record, fed: fed.roll(H, 1))
+    late, early = (
+        Change("X", n, loop=lambda p, s=s: dataclasses.replace(p, position_offset=p.position_offset + s))
+        for n, s in (("late", 1), ("early", -1))
+    )
+    healthy = run(net, dump, steps=3)
 
-    assert run(net, dump, steps=2, changes=(forth, back)).p == run(net, dump, steps=2).p
-    assert run(net, dump, steps=2, changes=(forth,)).p != run(net, dump, steps=2).p
+    assert run(net, dump, steps=3, changes=(forth, late, back, early)).p == healthy.p
+    assert run(net, dump, steps=3, changes=(forth,)).p != healthy.p
+    assert run(net, dump, steps=3, changes=(late,)).every_position_p[1:] != healthy.every_position_p[1:]
+
+
+def test_weights_in_another_dtype_are_converted_as_they_are_used() -> None:
+    """A net that keeps bf16 weights and computes in float32 drafts as one whose weights were converted before; so does one on a tiny budget."""
+    net = toy_net(5, biases=True, fc_norm=True)
+    stored = dataclasses.replace(
+        net,
+        weights={n: w.bfloat16() for n, w in net.weights.items()},
+        head=net.head.bfloat16(),
+        embedding=net.embedding.bfloat16(),
+        budget=4096,
+    )
+    converted = dataclasses.replace(
+        net,
+        weights={n: w.float() for n, w in stored.weights.items()},
+        head=stored.head.float(),
+        embedding=stored.embedding.float(),
+    )
+    ids, features = text(6, 20)
+
+    assert torch.equal(draft_everywhere(stored, ids, features, 4), draft_everywhere(converted, ids, features, 4))
+
+
+def test_bfloat16_rounds_and_still_drafts_much_the_same() -> None:
+    """Most first tokens agree with float32; each layer's activations are bf16."""
+    net = toy_net(5)
+    low = dataclasses.replace(
+        net, weights={n: w.bfloat16() for n, w in net.weights.items()}, head=net.head.bfloat16(), dtype=torch.bfloat16
+    )
+    ids, features = text(6, 40)
+
+    assert low.fuse(features).dtype == torch.bfloat16
+    agree = draft_everywhere(low, ids, features, 3) == draft_everywhere(net, ids, features, 3)
+    assert agree[:, 0].float().mean() > 0.8
+
+
+def test_head_blocks_choose_as_the_whole_head() -> None:
+    """Best tokens and shares do not depend on how the head is cut; of equal logits the lowest id is first."""
+    net, rows = toy_net(3), torch.randn(5, H, generator=torch.Generator().manual_seed(0))
+    head = torch.cat([net.head] * 60)  # 2400 rows, each 60 times: ties everywhere
+    net = dataclasses.replace(net, head=head, draft_ids=torch.arange(len(head)), budget=1)
+    logits = rows @ head.T
+
+    value, first = net.best(rows, 1)
+    assert torch.equal(first[:, 0], logits.argmax(-1))
+    torch.testing.assert_close(value[:, 0], logits.max(-1).values)
+    share, ids = net.best(rows, 3, shares=True)
+    torch.testing.assert_close(share.exp(), logits.softmax(-1).gather(1, ids))
+    wanted = torch.tensor([[5, 2399, 1024]]).expand(5, -1)
+    torch.testing.assert_close(net.shares_of(rows, wanted, 0.7), (logits / 0.7).softmax(-1).gather(1, wanted))
 
 
 def test_bad_arguments_are_named() -> None:
-    """Steps below one, features that fc cannot take, ids outside the vocabulary."""
+    """Steps below one, features that fc cannot take, ids outside the vocabulary, keys kept in a tree."""
     net = toy_net()
-    dump = greedy_text(net, 10)
+    dump = dump_of(greedy_text(net, 10))
     with pytest.raises(BadArgument, match="steps"):
         run(net, dump, steps=0)
     with pytest.raises(MismatchedInputs, match="fc takes 96"):
         run(net, dump.map_features(lambda record, fed: fed[:, : 2 * H]))
     with pytest.raises(MismatchedInputs, match="outside the target's vocabulary"):
         run(dataclasses.replace(net, embedding=net.embedding[:5]), dump)
+    with pytest.raises(BadArgument, match="chains only"):
+        run(net, dump, topk=2, num_draft_tokens=4, loop=Loop(keep_draft_keys=True))
+    assert net.attention.heads == HEADS

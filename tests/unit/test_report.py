@@ -109,7 +109,7 @@ def test_plotly_accepts_every_figure() -> None:
     """plotly's own validators take each of them; ``figures`` gives them to whoever wants to go on."""
     drawn = plots.figures(reports.diagnosis())
 
-    assert len(drawn) == 13
+    assert len(drawn) == 14
     assert drawn["accept-length"].data[0].type == "bar"
     assert drawn["compare-boundaries"].data[0].type == "heatmap"
 
@@ -204,27 +204,26 @@ def test_lines_tell_their_values_in_a_notebook() -> None:
 # -- the strip -----------------------------------------------------------------------------------------------------------------------
 
 
-def test_strip_goes_from_trained_to_observed() -> None:
-    """What the draft can do, what each found fault leaves of it, and what is observed, with the diagnosis' own numbers."""
+def test_strip_is_the_waterfall() -> None:
+    """From a perfect draft down to what is observed, each row against the one above, with the diagnosis' own numbers."""
     result = reports.diagnosis()
     strip = view(result).strip
 
     assert strip is not None and strip.title == "Where acceptance is lost"
-    assert [(r.label, r.value, r.whole) for r in strip.rows] == [
-        ("as trained, replayed", 1.83, None),
-        ("on what live fed", 1.03, 1.83),
-        ("FM-01 alone", 1.03, 1.83),
-        ("FM-28 alone", 1.08, 1.83),
-        ("observed", pytest.approx(1.022), 1.83),
+    assert [(r.label, r.value, r.whole, r.hue) for r in strip.rows] == [
+        ("all drafts right", 5.0, None, 0),
+        ("the draft as it was trained", 1.83, 5.0, 0),
+        ("FM-01", 1.03, 1.83, 1),
+        ("observed", 1.022, 1.03, 4),
     ]
-    assert strip.rows[2].note == "costs 0.50; 0.01 from observed"
-    assert strip.share(1.0) == 0 and strip.share(1.83) == 1 and strip.share(math.nan) == 0
-    assert "FM-01 alone" in str(result) and "█" in str(result)
+    assert strip.rows[2].note == "one state, fc skipped"
+    assert strip.share(1.0) == 0 and strip.share(5.0) == 1 and strip.share(math.nan) == 0
+    assert "as it was trained" in str(result) and "█" in str(result)
 
 
 def test_strip_needs_two_numbers() -> None:
     """One number alone, or none, is not drawn against nothing."""
-    bare = replace(reports.diagnosis(), replay=None, live_replay=None, ranked=())
+    bare = replace(reports.diagnosis(), waterfall=reports.diagnosis().waterfall[:1])
 
     assert view(bare).strip is None
     assert "Where acceptance" not in str(bare)

@@ -80,7 +80,7 @@ def test_every_figure_has_caption_drawing_and_table() -> None:
     page = page_of.page(reports.diagnosis())
     figures = re.findall(r"<figure id='([\w-]+)'>(.*?)</figure>", page, re.DOTALL)
 
-    assert len(figures) == len({name for name, _ in figures}) == 13
+    assert len(figures) == len({name for name, _ in figures}) == 14
     for name, body in figures:
         assert re.search(r"<figcaption>[^<]{20,}", body), name
         assert "<svg" in body and "aria-label=" in body and "<table>" in body and "<caption" in body, name

@@ -10,8 +10,8 @@ import reports
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagle3diag.findings import Evidence
-from eagle3diag.report.redaction import KINDS, REASONS, TEXT, clean, cleaned, removed
+from eagle3diag.findings import TEXT, Evidence
+from eagle3diag.report.redaction import KINDS, REASONS, clean, cleaned, removed
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Said:
     """A measurement that holds words of a prompt."""
 
     name: str
-    prompt: str = field(metadata={TEXT: True})
-    tokens: tuple[str, ...] = field(metadata={TEXT: True})
-    nothing: str = field(metadata={TEXT: True})
+    prompt: str = field(metadata=TEXT)
+    tokens: tuple[str, ...] = field(metadata=TEXT)
+    nothing: str = field(metadata=TEXT)
 
 
 # No planted key is one: each is put together here, so that no scanner of the repository takes it for a leak.
@@ -83,6 +83,8 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
     ("host", "hostname: planted0", ("planted0",)),
     ("host", "SLURM_JOB_NODELIST=planted[01-04]", ("planted",)),
     ("host", "on ip-10-0-12-7 and dgx-a100-03", ("10-0-12-7", "a100-03")),
+    ("host", "see wiki.acme-corp.de, acme.io or alices-mbp.local", ("acme", "alices")),
+    ("host", "api.acme.dev answers", ("acme",)),
     ("mail address", "asked alice.b+x@mail.acme-corp.co.uk", ("alice", "acme-corp")),
     ("login", "ssh alice@planted0 nvidia-smi", ("alice", "planted0")),
     ("login", "alice@planted0:~/x$ ls", ("alice", "planted0")),
@@ -141,6 +143,7 @@ TWINS = [
     "lm_head.weight -> model.lm_head.weight @ fc",
     "trained at boundaries 2, 15, 27; rms_norm_eps 1e-05; rope_theta=500000.0",
     "hidden_states[:, -1] * 3 // 2",
+    "0.5.0.dev, 1.0.dev0, config.prod.json, blocks.0.se, logger.info('x'), notes.app",
     "key_value_heads: 8, num_key_value_heads=2, key: value",
 ]
 

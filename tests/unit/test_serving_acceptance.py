@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 from pathlib import Path
@@ -171,6 +172,13 @@ def test_sglangs_server_info_is_an_acceptance(tmp_path: Path) -> None:
 
 
 NAMES = st.sampled_from([*Acceptance.__dataclass_fields__, "histogram", "acceptance", "internal_states"])
+
+
+def test_the_examples_of_the_docs_run() -> None:
+    """docs/serving.md."""
+    assert doctest.testfile("../../docs/serving.md", optionflags=doctest.ELLIPSIS).failed == 0
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=5),

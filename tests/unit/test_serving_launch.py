@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import LIGHT
+from builders import LIGHT, small_target, write_draft
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -273,3 +273,61 @@ def test_vllm_guesses_the_method_as_its_code_does() -> None:
         "draft": "draft_model",
     }
     assert {n: method(parse_launch(f"vllm serve T -sc.model {n}")) for n in names} == names
+
+
+# --- with the draft at hand -------------------------------------------------------------------------------------------------------------
+
+SPECULATORS = {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "engine", "expected"),
+    [
+        ({}, "", "0.5.9", ("FM-28", 20)),  # boundaries 2, 3, 4 and not the default 2, 3, 3 of six layers
+        ({}, "--disable-cuda-graph", "0.5.9", None),
+        ({}, "--device cpu", "0.5.9", None),
+        ({}, "", "0.5.11", None),
+        ({}, "--context-length 4096", "0.5.23", ("FM-54", 20)),
+        ({}, "--context-length 512", "0.5.23", None),
+        ({}, "--speculative-draft-window-size 64", "0.5.23", ("FM-56", 20)),
+        ({"sliding_window": 64}, "--speculative-draft-window-size 64", "0.5.23", None),
+        ({"sliding_window": 64, "use_sliding_window": False}, "--speculative-draft-window-size 64", "0.5.23", ("FM-56", 20)),
+        ({"speculators_config": SPECULATORS}, "", "0.5.23", ("FM-69", 10)),
+        ({"speculators_config": SPECULATORS}, "--speculative-num-steps 3 --speculative-num-draft-tokens 4", "0.5.23", None),
+    ],
+)
+def test_options_are_held_against_the_draft(
+    changes: dict[str, Any], options: str, engine: str, expected: tuple[str, int] | None, tmp_path: Path
+) -> None:
+    """Each fault with its legal twin, and the end of its version range."""
+    draft = write_draft(tmp_path / "draft", **changes)
+    case = Case(Given(draft=draft, target=small_target(), launch=CHAIN + options, engine=f"sglang=={engine}"))
+    said = [(f.fault, int(f.severity)) for f in detect(case) if f.fault in ("FM-28", "FM-54", "FM-56", "FM-69")]
+    assert said == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (CHAIN, False), (CHAIN.replace("EAGLE3", "EAGLE"), True), (CHAIN.replace("EAGLE3", "nextn"), True), (vllm(), False), (vllm(method="eagle"), True),
+        (vllm(method=None, model="x/eagle3"), False), (vllm(method=None, model="x/eagle-3"), True),
+    ],
+)  # fmt: skip
+def test_eagle_for_eagle3_is_an_error_once_the_draft_shows_its_width(command: str, named: bool, tmp_path: Path) -> None:
+    """In both engines, also where vLLM guesses it from the name."""
+    found = detect(Case(Given(draft=write_draft(tmp_path / "draft"), launch=command, engine="sglang==0.5.23")))
+    errors = [f for f in found if f.fault == "FM-01" and f.severity is Severity.ERROR and "fc is skipped" in f.title]
+    assert len(errors) == named
+
+
+def test_a_head_that_is_borrowed_under_a_reduced_vocabulary_is_named(tmp_path: Path) -> None:
+    """vLLM's own line, against the draft's config."""
+    line = "Detected EAGLE model without its own lm_head in the checkpoint. Sharing target model lm_head weights with the draft model."
+    for vocabulary, expected in ((64, 1), (128, 0)):
+        draft = write_draft(tmp_path / str(vocabulary), draft_vocab_size=vocabulary)
+        case = Case(Given(draft=draft, log=f"\n{line}\n", engine="sglang==0.5.23"))
+        try:
+            found = [f for f in detect(case) if f.fault == "FM-06" and "vocabulary" in f.title]
+        except InputError:
+            found = []  # a head of 64 rows under a vocabulary of 128 is another error
+        assert len(found) == expected

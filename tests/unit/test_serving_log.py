@@ -320,6 +320,16 @@ def test_layers_that_vllm_names_are_held_against_the_drafts(tmp_path: Path) -> N
     assert captured(read_log("\nUsing Eagle3 auxiliary layers from config: [7]\n")) == (7,)
 
 
+def test_what_the_log_shows_ran_goes_before_the_command(tmp_path: Path) -> None:
+    """The command says EAGLE3 and the server resolved EAGLE: a script of one's own, or another command. And the reverse is no fault."""
+    draft = str(write_draft(tmp_path / "draft"))
+    for logged, typed, expected in (("EAGLE", "EAGLE3", ["FM-01"]), ("EAGLE3", "EAGLE", [])):
+        text = ARGS.replace("EAGLE3", logged) + decode(1.0) * 9
+        command = f"python -m sglang.launch_server --model-path T --speculative-algorithm {typed} --speculative-draft-model-path D"
+        found = detect(Case(Given(draft=draft, log=text, launch=command, engine="sglang==0.5.23")))
+        assert [f.fault for f in found if f.fault == "FM-01"] == expected
+
+
 def test_a_log_of_another_version_is_noted() -> None:
     """The named version prints a strict rate, this log a biased one."""
     biased = ARGS + "".join(decode(a, a / 5) for a in (1.2, 2.0, 3.0))

@@ -111,6 +111,14 @@ def test_a_server_without_a_draft_is_an_error_finding(monkeypatch: pytest.Monkey
         assert [f.fault for f in seen.findings if f.severity == 30] == ["FM-03"]
 
 
+@pytest.mark.parametrize("version", ["unknown", "", "0.5.23.dev7+gabc", "v9", "\x1b[31m"])
+def test_a_version_of_any_form_is_reported_and_judged(version: str) -> None:
+    """A build of one's own: the rules of a known version are used, or of the one it starts with."""
+    with serving(sglang([400, 0, 0, 0, 0], info={"version": version})) as fake:
+        seen = probe.probe(fake.url, prompts=["x"], timeout=5)
+    assert seen.engine_version == version and "M1" in [f.fault for f in seen.findings] and str(seen)
+
+
 def test_all_accepted_with_one_repeated_token_is_no_success() -> None:
     """The signature of NaN logits: every draft accepted, every token the same."""
     fake = sglang()
@@ -149,6 +157,24 @@ def test_the_key_is_sent_and_shown_nowhere(tmp_path: Path, capsys: pytest.Captur
     assert code == 0 and KEY not in everything
     assert {given for _, given, _ in fake.asked} == {f"Bearer {KEY}"}
     assert seen.launch is not None and seen.launch.arguments["api_key"] == "(hidden)"
+
+
+def test_a_key_that_json_spells_otherwise_is_hidden_too() -> None:
+    """As escapes, in names and in nested values; and in where a redirect points."""
+    key = 'a"b\\c-key'
+    spelt = "".join(f"\\u{ord(c):04x}" for c in key)
+    info = json.dumps({**SGLANG_INFO, "model_path": "KEY", "KEY": {"x": ["KEY"]}, "version": "KEY", "launch_command": "KEY"}).replace(
+        "KEY", spelt
+    )
+    fake = sglang()
+    fake.answers["/server_info"] = reply(info)
+    with serving(fake):
+        seen = probe.probe(fake.url, api_key=key, prompts=["x"], timeout=5)
+        assert key not in repr(seen) and json.dumps(key)[1:-1] not in json.dumps(seen.to_dict()) and seen.model == "(hidden)"
+        fake.answers["/server_info"] = reply("", 302, Location=f"http://{KEY}.example/")
+        with pytest.raises(UnusableServer) as error:
+            probe.probe(fake.url, api_key=KEY, prompts=["x"], timeout=5)
+    assert KEY not in str(error.value)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -256,8 +282,8 @@ def _cut(handler: BaseHTTPRequestHandler) -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (_dripping, "within 0.6 s"), (_silent, "within 0.6 s"), (_dripping_headers, "within 0.6 s|no HTTP"), (_endless, "MiB|within 0.6 s"),
-        (_cut, "no HTTP answer"), (lambda h: h.wfile.write(b"\x00\xffgarbage\r\n\r\n"), "no HTTP answer"),
+        (_dripping, "within 0.6 s"), (_silent, "within 0.6 s"), (_dripping_headers, "within 0.6 s|no HTTP|closed"), (_endless, "MiB|within 0.6 s"),
+        (_cut, "was closed before"), (lambda h: h.wfile.write(b"\x00\xffgarbage\r\n\r\n"), "no HTTP answer"),
     ],
     ids=["drips", "silent", "drips its header", "endless", "cut off", "garbage"],
 )  # fmt: skip

@@ -81,7 +81,34 @@ class TestCalibration:
         g = seeded(20)
         t = measure("fc.weight", adam(start("uniform_fan_in", (256, 768), g), 3, 1e-4, g).bfloat16())
         n = t.null("uniform_fan_in")
-        assert n is not None and n.beyond and verdict(t).state == "noise"
+        assert n is not None and n.beyond and verdict(t).state == "noise" and verdict(t).words.startswith("moved by ")
+
+    @pytest.mark.parametrize("size", [0.01, 0.03, 0.08])
+    def test_small_updates_are_answered_with_their_size(self, size: float) -> None:
+        """A rank-8 update of a uniform start: "moved by", with a range that holds the true size."""
+        g = seeded(24)
+        w = start("uniform_fan_in", (256, 768), g)
+        t = measure("fc.weight", low_rank(w, 8, size**2, g))
+        v = verdict(t)
+        assert (
+            v.update_range is not None and v.update_range[0] <= size * 1.05 and v.update_range[1] >= size * 0.95 and "moved by" in v.words
+        )
+
+    def test_a_large_update_is_answered_with_its_size(self) -> None:
+        """70 % in 20 directions of either start: the range holds it, and the words say trained."""
+        for law in ("uniform_fan_in", "normal_0.02"):
+            g = seeded(25)
+            v = verdict(measure("fc.weight", low_rank(start(law, (256, 768), g), 20, 0.49, g).bfloat16()))
+            assert v.words.startswith("trained, moved by") and v.update_range is not None
+            assert v.update_range[0] < 0.72 and v.update_range[1] > 0.68, (law, v)
+
+    def test_dead_and_norm_weights_have_their_words(self) -> None:
+        """Constant, empty, ones, nearly ones, zeros."""
+        norm = "layers.0.hidden_norm.weight"
+        assert [verdict(measure("fc.weight", t)).words for t in (torch.zeros(32, 96), torch.empty(0, 96))] == ["dead", "dead"]
+        assert verdict(measure(norm, torch.ones(64))).words == "at init (ones)"
+        assert verdict(measure(norm, 1 + 0.05 * torch.randn(64, generator=seeded(26)))).words.startswith("moved by ")
+        assert verdict(measure(norm, torch.zeros(64))).words == "cannot be told"
 
 
 def judged(**changes: Tensor) -> list[tuple[str, Severity, str]]:

@@ -81,9 +81,8 @@ def publish_old(arguments: Any) -> None:
 def build(folder: Path) -> torch.nn.Module:
     """The class that the config's architecture names, as the engine's registry resolves it."""
     from sglang.srt.models.registry import ModelRegistry
-    from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder)
+    config = read_config()(str(folder), trust_remote_code=False)
     torch.set_default_dtype(torch.float32)
     names = {"LlamaForCausalLMEagle3": "llama_eagle3", "Eagle3DeepseekV2ForCausalLM": "kimi_k25_eagle3"}
     name = config.architectures[0]
@@ -92,6 +91,15 @@ def build(folder: Path) -> torch.nn.Module:
         return getattr(module, name)(config)  # type: ignore[no-any-return]
     found, _ = ModelRegistry.resolve_model_cls([name])
     return found(config)  # type: ignore[no-any-return]
+
+
+def read_config() -> Any:
+    """The engine's own ``get_config``, which knows model types that Transformers does not; it moved in 0.5.4."""
+    try:
+        from sglang.srt.utils.hf_transformers_utils import get_config
+    except ImportError:
+        from sglang.srt.hf_transformers_utils import get_config
+    return get_config
 
 
 def extras(model: torch.nn.Module) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from eagle3diag.report.views.generic import cell
 if TYPE_CHECKING:
     from eagle3diag.audit import Audit, MapCheck
 
-_ORDER = ("raises", "missing", "dropped", "overwritten", "ignored", "borrowed", "loaded")
+_ORDER = ("raises", "shape_error", "missing", "dropped", "overwritten", "ignored", "borrowed", "loaded")
 _MEANING = (
-    "`missing`: the engine's parameter stays as it was allocated. `dropped`: no parameter has that name, and nothing is said. "
+    "`raises`, `shape_error`: start-up ends. `missing`: the engine's parameter stays as it was allocated. `dropped`: no parameter takes it. "
     "`overwritten`: loaded, then replaced by the target's. `borrowed`: the target's is used. `ignored`: not needed in serving."
 )
 
@@ -30,6 +30,7 @@ def page(result: Audit) -> Page:
     facts = (
         ("draft", result.draft),
         ("engine", name if result.engine_known else f"{name} (the version asked for is not known: the rules of this one were used)"),
+        *((("draft class", result.draft_class),) if result.draft_class else ()),
         ("tensors", listed(outcomes)),
         ("fc reads", f"{num(result.needs_target_width)} states of the target ({num(result.target_hidden_size)} wide each)"),
     )
@@ -54,6 +55,8 @@ def _sections(result: Audit) -> Iterator[Section]:
     if rows:
         table = Table(columns, rows, narrow=(0, 1, 3, 4), code=(0, 4))
         yield Section("What the loader does with every name", "Trouble first.", paragraphs=(_MEANING,), tables=(table,))
+    if result.captures:
+        yield _captures(result)
     differ = tuple((s.name, shape(s.expected), shape(s.found)) for s in result.shapes if s.expected != s.found)
     if differ:
         text = "Shapes that the config promises and the file does not hold."
@@ -75,6 +78,28 @@ def _sections(result: Audit) -> Iterator[Section]:
     )
     steps = tuple(f"Assumed: {words}" for words in result.assumed)
     yield Section("Config as read", steps=steps, tables=(Table(("field", "value"), config),), fold=True, terminal=False)
+
+
+def _captures(result: Audit) -> Section:
+    """What the target will hand over, and where the ids came from."""
+    rows = tuple(
+        (
+            c.runner or MISSING,
+            _boundaries(c.boundaries, "the target's default"),
+            c.source,
+            _boundaries(c.ids, MISSING),
+            c.offset or MISSING,
+            listed(c.unread) if c.unread else MISSING,
+        )
+        for c in result.captures
+    )
+    trained = _boundaries(result.aux_boundaries, "not said")
+    table = Table(("runner", "captured", "ids from", "ids", "what is done to them", "not read"), rows, narrow=(0, 1, 3), code=(2,))
+    return Section("Which boundaries it will capture", f"Trained on, says the config: {trained}.", tables=(table,), terminal=False)
+
+
+def _boundaries(numbers: tuple[int, ...] | None, absent: str) -> str:
+    return absent if numbers is None else listed([num(n) for n in numbers]) if numbers else "none: the final, normed state"
 
 
 def _vocabulary(check: MapCheck) -> Section:

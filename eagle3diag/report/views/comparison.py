@@ -11,7 +11,7 @@ from eagle3diag.report.numbers import fixed, listed, many, num
 from eagle3diag.report.views.common import boundary, engine, joined, verdict
 
 if TYPE_CHECKING:
-    from eagle3diag.compare import BlockComparison, Comparison, TokenSeries
+    from eagle3diag.compare import BlockComparison, Comparison, Displaced, TokenSeries
     from eagle3diag.compare.sources import Side
 
 _TWO_COSINES = (
@@ -57,6 +57,12 @@ def _sections(result: Comparison) -> Iterator[Section]:
             "The row that agrees names the layer that live really delivers."
         )
         yield Section("The one live state against each train state", caption, tables=(_blocks(result.single),))
+    if result.origins:
+        caption = (
+            "For every live block the explanation that fits best, of all that were tried: other boundaries and tokens, a scale, a norm, "
+            "a missing residual, sums of one rank, a rotation. The fit is the share of the block's variance that it explains, in the median channel."
+        )
+        yield Section("What is each live block?", caption, tables=(_origins(result),))
     heats = tuple(_heats(result))
     if heats:
         yield Section(
@@ -77,6 +83,15 @@ def _sections(result: Comparison) -> Iterator[Section]:
             tables=(_worst(result),),
             terminal=False,
         )
+    moved = [d for d in result.displaced if (d.record, d.position) != (d.best_record, d.best_position)]
+    if moved:
+        yield Section(
+            "Which token is it?",
+            "The tokens that agree least, whose live state fits another train row better than their own. High cosines here are rows from elsewhere.",
+            tables=(_displaced(moved),),
+            fold=True,
+            terminal=False,
+        )
     counters = sorted({*result.train.counters, *result.live.counters})
     if counters:
         rows = tuple((name, num(result.train.counters.get(name)), num(result.live.counters.get(name))) for name in counters)
@@ -85,13 +100,28 @@ def _sections(result: Comparison) -> Iterator[Section]:
             "How often the hooks saw each call.",
             tables=(Table(("count", "train", "live"), rows, align="lrr", code=(0,)),),
         )
-    if result.unaligned:
-        yield Section(
-            "Left out",
-            "Live records whose token ids are not those of a train record.",
-            tables=(Table(("record",), tuple((r,) for r in result.unaligned)),),
-            fold=True,
-        )
+    for title, caption, lines in (
+        ("Left out", "Live records whose token ids are not those of a train record.", result.unaligned),
+        ("Not on both sides", "Rows that were stepped over, and train records of which live has nothing.", result.absent),
+    ):
+        if lines:
+            yield Section(title, caption, tables=(Table(("record",), tuple((r,) for r in lines)),), fold=True, terminal=title == "Left out")
+
+
+def _origins(result: Comparison) -> Table:
+    rows = tuple(
+        (str(o.block), str(o.best), fixed(o.best.fit, 4), fixed(o.declared.fit, 4), "; ".join(f"{h} ({h.fit:.3f})" for h in o.others))
+        for o in result.origins
+    )
+    return Table(("live block", "what it is", "fit", "fit as trained", "next best"), rows, align="rlrrl", narrow=(0, 1, 2, 3))
+
+
+def _displaced(moved: Sequence[Displaced]) -> Table:
+    rows = tuple(
+        (d.record, num(d.position), fixed(d.cosine, 3), d.best_record, num(d.best_position), fixed(d.best_cosine, 3)) for d in moved
+    )
+    columns = ("live record", "position", "cosine with its own", "train record it fits", "position", "cosine there")
+    return Table(columns, rows, align="lrrlrr", code=(0, 3))
 
 
 def _blocks(blocks: Sequence[BlockComparison]) -> Table:
@@ -99,6 +129,7 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
         "zero rows": lambda b: b.zero_rows,
         "not finite, train": lambda b: b.nonfinite_train,
         "not finite, live": lambda b: b.nonfinite_live,
+        "repeated rows": lambda b: b.duplicate_rows,
     }
     broken = {name: count for name, count in counts.items() if any(count(b) for b in blocks)}  # no columns of zeros
     rows = tuple(
@@ -114,6 +145,7 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
             num(b.live_norm, 4),
             num(b.norm_ratio, 4),
             num(b.relative_error),
+            num(dict(b.rounding).get("bfloat16")),
             *(num(count(b)) for count in broken.values()),
         )
         for b in blocks
@@ -130,9 +162,10 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
         "norm, live",
         "live/train",
         "relative error",
+        "roundings to bf16",
         *broken,
     )
-    return Table(columns, rows, align="rl" + "r" * 12, narrow=(0, 1, 3, 5, 9))
+    return Table(columns, rows, align="rl" + "r" * 14, narrow=(0, 1, 3, 5, 9))
 
 
 def _heats(result: Comparison) -> Iterator[Figure]:

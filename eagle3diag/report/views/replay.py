@@ -11,7 +11,7 @@ from eagle3diag.report.numbers import MISSING, fixed, listed, num, percent, span
 from eagle3diag.report.views.common import accept_bar, accept_length, by_position, path_name, verdict
 
 if TYPE_CHECKING:
-    from eagle3diag.replay import Replay
+    from eagle3diag.replay import Replay, Sampled, SettingReplay
 
 
 def page(result: Replay) -> Page:
@@ -20,13 +20,21 @@ def page(result: Replay) -> Page:
     facts = [
         ("draft", result.draft),
         ("dump", result.dump),
-        ("replayed", f"chain of {result.steps} steps, {num(result.rounds)} rounds over {num(len(result.records))} records"),
+        ("replayed", f"{shape(result)}, {num(result.rounds)} rounds over {num(len(result.records))} records, in {result.dtype}"),
     ]
+    if result.engine:
+        facts.append(("loop of", result.engine))
     if result.changes:
         facts.append(("changed", listed(result.changes)))
     # the number is what a replay is asked for, so it leads, whatever the findings add
     worse = verdict(findings, "")
     return Page("replay", f"{said} {worse}".strip(), tuple(facts), findings, tuple(sections(result)))
+
+
+def shape(result: Replay) -> str:
+    if result.topk == 1:
+        return f"chain of {result.steps} steps"
+    return f"tree of {result.steps} steps, top-k {result.topk}, {result.num_draft_tokens} slots"
 
 
 def sections(result: Replay) -> Iterator[Section]:
@@ -55,6 +63,10 @@ def sections(result: Replay) -> Iterator[Section]:
         ),
     )
     yield Section("Acceptance", _vocabulary(result), tables=(positions(result),), figures=figures)
+    if result.sampled:
+        yield sampled(result.sampled)
+    if len(result.settings) > 1 or result.cost:
+        yield tried(result)
     if result.records:
         rows = tuple((r.name, num(r.rounds), fixed(r.accept_length, 2)) for r in result.records)
         yield Section(
@@ -63,6 +75,45 @@ def sections(result: Replay) -> Iterator[Section]:
             fold=True,
             terminal=False,
         )
+
+
+def sampled(result: Sampled) -> Section:
+    said = (
+        f"When the target samples at temperature {result.temperature:g}, expect {fixed(result.accept_length, 2)} with the drafts that engines "
+        f"propose, the most likely tokens"
+    )
+    if result.drafted_accept_length is not None:
+        said += f", and {fixed(result.drafted_accept_length, 2)} with drafts that are sampled too"
+    both = result.drafted_p or (None,) * len(result.p)
+    rows = tuple((str(i + 1), fixed(p), MISSING if q is None else fixed(q)) for i, (p, q) in enumerate(zip(result.p, both, strict=True)))
+    table = Table(("position", "p, most likely drafts", "p, sampled drafts"), rows, align="rrr")
+    return Section("Sampling", f"{said}. Averaged over {num(result.positions)} positions of the text.", tables=(table,))
+
+
+def tried(result: Replay) -> Section:
+    best = result.best
+    said = "The same drafts, counted for every setting."
+    if result.cost:
+        said = (
+            f"One draft forward costs {result.cost.draft:g} and each further slot {result.cost.slot:g} of a decoding step of the target. "
+            + (f"{setting(best)} serves best: {fixed(best.speedup or 0.0, 2)} times decoding without a draft." if best else "")
+        )
+    rows = tuple(
+        (
+            num(s.setting.steps),
+            num(s.setting.topk),
+            num(s.setting.slots),
+            accept_length(s.accept_length, s.accept_length_interval),
+            MISSING if s.speedup is None else fixed(s.speedup, 2),
+        )
+        for s in result.settings
+    )
+    return Section("Settings", said, tables=(Table(("steps", "top-k", "slots", "accept length", "speed-up"), rows, align="rrrrr"),))
+
+
+def setting(result: SettingReplay) -> str:
+    s = result.setting
+    return f"{s.steps} steps" if s.topk == 1 else f"{s.steps} steps, top-k {s.topk}, {s.slots} slots"
 
 
 def positions(result: Replay) -> Table:

@@ -214,8 +214,8 @@ def _numbers(t: TensorWeights) -> Iterator[Table]:
             num(s.bulk_misfit, 2),
             num(s.visible_energy, 2),
         )
-        columns = ("stable rank", "effective rank", "tail exponent", "largest, Tracy-Widom", "misfit of the bulk", "visible from (energy)")
-        yield Table(columns, (values,), align="rrrrrr")
+        ranks = ("stable rank", "effective rank", "tail exponent", "largest, Tracy-Widom", "misfit of the bulk", "visible from (energy)")
+        yield Table(ranks, (values,), align="rrrrrr")
 
 
 def _spectrum(t: TensorWeights, index: int) -> Lines | None:

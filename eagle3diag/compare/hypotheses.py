@@ -1,0 +1,163 @@
+"""Ways in which a live block can have come about, each built from what is known and scored by how much of the block it explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from eagle3diag.compare.align import Alignment
+from eagle3diag.compare.comparison import FINAL, BlockOrigin, Hypothesis
+from eagle3diag.compare.identity import SHIFTS, blocks, known_boundaries, moments, own
+from eagle3diag.compare.metrics import median, rows_cosine
+from eagle3diag.compare.sampling import Layout, Spread, spread
+
+STATE_VALUES = 1 << 20  # of one state that are sampled: a dozen such tensors are held at once
+LOOKED_AT = 3  # states whose direction fits best, tried in every form; the declared one always is
+TIE = 0.005  # fits that differ by less are equal: then the simplest explanation is taken
+KINDS = ("as it is", "scaled", "normed", "un-normed", "branch", "less embedding", "partial sum", "rotated")  # the simpler first
+ROTATION_WIDTH = 1024  # widest state whose rotation is solved for: a singular value decomposition of that size takes a second
+
+
+def origins(
+    alignment: Alignment, layout: Layout, declared: tuple[int, ...], gain: Tensor | None, reference: bool
+) -> tuple[BlockOrigin, ...]:
+    """For each live block, what it most likely is. ``declared[j]`` is the boundary that block j should be (its number, where none is
+    declared); with ``reference`` the train side of ``alignment`` holds boundaries one by one, else the trained blocks."""
+    h = layout.hidden_size
+    some = spread(alignment, min(2048, max(128, STATE_VALUES // h)))
+    if not layout.live_blocks or len(some) < 8 or len(declared) != layout.live_blocks:
+        return ()
+    known = known_boundaries(alignment, h) if reference else declared
+    if not set(declared) <= set(known):
+        return ()
+    reader = _reader(layout, declared, reference)
+
+    @lru_cache(maxsize=2 * LOOKED_AT + 4)
+    def state(boundary: int) -> Tensor:
+        return reader(some, boundary)
+
+    made = []
+    for j, live in enumerate(blocks(some.live(layout), h)):
+        sound = live.isfinite().all(-1) & (live != 0).any(-1)
+        if int(sound.sum()) < 8:
+            nothing = Hypothesis("as it is", declared[j], 0, 1.0, float("nan"))
+            made.append(BlockOrigin(j, nothing, nothing, ()))
+            continue
+        made.append(_origin(j, live, sound, declared[j], known, state, some, reader, gain))
+    return tuple(made)
+
+
+Reader = Callable[[Spread, int], Tensor]
+
+
+def _reader(layout: Layout, declared: tuple[int, ...], reference: bool) -> Reader:
+    h = layout.hidden_size
+    if reference:
+        return lambda rows, boundary: rows.state(boundary, h)
+    return lambda rows, boundary: blocks(rows.train(layout), h)[declared.index(boundary)]
+
+
+def _origin(
+    j: int,
+    live: Tensor,
+    sound: Tensor,
+    wanted: int,
+    known: tuple[int, ...],
+    state: Callable[[int], Tensor],
+    some: Spread,
+    reader: Reader,
+    gain: Tensor | None,
+) -> BlockOrigin:
+    y = live[sound].float()
+    declared = Hypothesis("as it is", wanted, 0, 1.0, fit(state(wanted)[sound].float(), y))
+    tried = [declared]
+    near = _nearest(live, known, state)
+    for boundary in dict.fromkeys([wanted, *near[:LOOKED_AT]]):
+        x = state(boundary)[sound].float()
+        tried += _forms(x, y, boundary, gain)
+        if boundary - 1 in known and boundary > 0:
+            tried += _sums(state(boundary - 1)[sound].float(), x, y, boundary)
+        if 0 in known and boundary > 0:
+            tried.append(Hypothesis("less embedding", boundary, 0, 1.0, fit(x - state(0)[sound].float(), y)))
+    tried += _branches(live, sound, known, state)
+    for boundary in dict.fromkeys([wanted, near[0]]):
+        for s in SHIFTS:
+            there, kept = some.shifted(s)
+            both = kept & sound
+            if s and int(both.sum()) >= 8:
+                moved = reader(there, boundary)[sound[kept]].float()
+                tried.append(Hypothesis("as it is", boundary, s, 1.0, fit(moved, live[both].float())))
+    tried += _rotated(state(wanted)[sound].float(), y, wanted, max(t.fit for t in tried))
+    one_each = {(t.kind, t.source, t.shift): t for t in tried if t.fit == t.fit}
+    ranked = sorted(one_each.values(), key=lambda t: -t.fit)
+    if not ranked:
+        return BlockOrigin(j, declared, declared, ())
+    equal = [t for t in ranked if t.fit >= ranked[0].fit - TIE]
+    best = min(equal, key=lambda t: (KINDS.index(t.kind), t.source != wanted, abs(t.shift), -t.fit))
+    return BlockOrigin(j, declared, best, tuple(t for t in ranked if t is not best)[:3])
+
+
+def fit(predicted: Tensor, live: Tensor) -> float:
+    """Share of the variance of ``live`` [R, H] that ``predicted`` explains, in the median channel: robust against a few massive ones."""
+    spread_ = (live - live.mean(0)).square().mean(0)
+    left = (live - predicted).square().mean(0)
+    varies = spread_ > 0
+    return median(1 - left[varies] / spread_[varies])
+
+
+def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor]) -> list[int]:
+    """Known states by how alike their direction is, whatever gain or offset was put on."""
+    z = own(live, moments(live))
+    score = {b: median(rows_cosine(own(x := state(b), moments(x)), z)) for b in known}
+    return sorted(known, key=lambda b: -score[b] if score[b] == score[b] else 9.0)
+
+
+def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator[Hypothesis]:
+    """The state as it is, times a factor, after a norm, or before one."""
+    as_is = Hypothesis("as it is", boundary, 0, 1.0, fit(x, y))
+    yield as_is
+    weight = 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
+    factor = float(((x * y).mean(0) * weight).sum() / ((x * x).mean(0) * weight).sum().clamp(min=1e-30))
+    yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
+    unit = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
+    if boundary != FINAL:
+        # without the target its gain is fitted channel by channel on one half of the tokens and scored on the other
+        half = len(x) // 2
+        g = gain if gain is not None else (unit[:half] * y[:half]).mean(0) / unit[:half].square().mean(0).clamp(min=1e-30)
+        rest = slice(0, None) if gain is not None else slice(half, None)
+        yield replace(as_is, kind="normed", fit=fit((unit * g)[rest], y[rest]))
+    if gain is not None:
+        usable = gain.abs() > 1e-6 * gain.abs().max()
+        raw = torch.where(usable, x / torch.where(usable, gain, torch.ones_like(gain)), x)
+        per_token = (raw * y * weight).sum(-1, keepdim=True) / (raw * raw * weight).sum(-1, keepdim=True).clamp(min=1e-30)
+        yield replace(as_is, kind="un-normed", factor=median(per_token.flatten()), fit=fit(raw * per_token, y))
+
+
+def _sums(before: Tensor, after: Tensor, y: Tensor, boundary: int) -> Iterator[Hypothesis]:
+    """The state before the block plus a share of what the block adds: sums of ranks not reduced yet, or reduced too often."""
+    added = after - before
+    weight = 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
+    share = float((((y - before) * added).mean(0) * weight).sum() / ((added * added).mean(0) * weight).sum().clamp(min=1e-30))
+    yield Hypothesis("partial sum", boundary, 0, share, fit(before + share * added, y))
+
+
+def _branches(live: Tensor, sound: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor]) -> Iterator[Hypothesis]:
+    """What a block adds, without the residual: all blocks whose two boundaries are known."""
+    y = live[sound].float()
+    for boundary in known:
+        if boundary > 0 and boundary - 1 in known:
+            added = state(boundary)[sound].float() - state(boundary - 1)[sound].float()
+            yield Hypothesis("branch", boundary, 0, 1.0, fit(added, y))
+
+
+def _rotated(x: Tensor, y: Tensor, boundary: int, so_far: float) -> Iterator[Hypothesis]:
+    """Orthogonal Procrustes on one half of the tokens, scored on the other. Nothing when there are fewer than the channels demand."""
+    half, h = len(x) // 2, x.shape[1]
+    if so_far > 0.5 or h > ROTATION_WIDTH or half < h:
+        return
+    u, _, vt = torch.linalg.svd(x[:half].T @ y[:half], full_matrices=False)
+    yield Hypothesis("rotated", boundary, 0, 1.0, fit(x[half:] @ (u @ vt), y[half:]))

@@ -1,0 +1,256 @@
+"""What a reader of one format is, and what all of them share: a file's tensors become records with boundaries, opened when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eagle3diag.dumps.parts import misfit
+from eagle3diag.dumps.places import Place
+from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
+from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
+
+#: A tensor may say that it is larger than its file (a repeated row); beyond this it was made to exhaust memory.
+MAX_REPEATED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the caller of :func:`eagle3diag.open_dump` said about a dump that does not say it itself."""
+
+    boundaries: tuple[int, ...] | None = None
+    side: str | None = None
+    target: TargetIdentity | None = None
+    mapping: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """One record as its file has it, under our words; rows not yet checked.
+
+    ``aux``: the states side by side [T, W], or one by one, each [T, H]. ``final``: the last state after the final norm, ``last``: before
+    it. Tensors may carry a leading axis of one.
+    """
+
+    input_ids: Any
+    aux: Any = None
+    final: Any = None
+    last: Any = None
+    loss_mask: Any = None
+    positions: Any = None
+    prompt_length: int | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A reader: ``fits(name, contents)`` says whether one file, by what is in it, is of this format; ``read(place, names, asked)`` opens
+    the dump whose files are ``names``, of which the first was recognised."""
+
+    name: str
+    fits: Callable[[str, Any], bool]
+    read: Callable[[Place, tuple[str, ...], Asked], HiddenStates]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a format promises about all of its files.
+
+    ``defaults``: the boundaries of its blocks in a target of so many blocks when nobody said others. ``assumed``: what a reader must take
+    for granted, one line each. ``several``: a file may hold any number of records, so all of them are opened when the dump is.
+    """
+
+    engine: str
+    side: str = "train"
+    defaults: Callable[[int], tuple[int, ...]] = field(default=lambda n: (2, n // 2, n - 3))
+    boundaries: tuple[int, ...] | None = None
+    assumed: tuple[str, ...] = ()
+    several: bool = False
+
+
+def tensors(value: Any, *names: str) -> bool:
+    """Whether ``value`` is a mapping that holds a tensor under each of the names."""
+    return isinstance(value, Mapping) and all(n in value and isinstance(value[n], Tensor) for n in names)
+
+
+def files(
+    name: str,
+    fits: Callable[[Any], bool],
+    contents: Callable[[Any], list[Content]],
+    facts: Facts | Callable[[Place, tuple[str, ...]], Facts],
+) -> Format:
+    """A format with one record, or a few, in each file. ``contents`` raises KeyError, TypeError or ValueError on a file of another kind."""
+
+    def read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
+        known = facts if isinstance(facts, Facts) else facts(place, names)
+
+        def opened(file: str) -> list[Content]:
+            try:
+                found = contents(place.open(file))
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+                message = f"is no {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
+                raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder") from error
+            if not found:
+                raise MissingPart(f"holds no record ({name})", where=place.label(file))
+            return found
+
+        return assemble(name, place, names, opened, known, asked)
+
+    return Format(name, lambda _, value: fits(value), read)
+
+
+def assemble(
+    name: str, place: Place, names: tuple[str, ...], opened: Callable[[str], list[Content]], facts: Facts, asked: Asked
+) -> HiddenStates:
+    """A dump from ``opened(file)``, the records of one file. Files are opened one at a time, again when a record is read again."""
+    keep = lru_cache(maxsize=4)(lambda file: [_checked(c, place.label(file)) for c in opened(file)])
+    index = [(f, i) for f in names for i in range(len(keep(f)))] if facts.several else [(f, 0) for f in names]
+    first = _Blocks.of(keep(names[0])[0], place.label(names[0]), facts, asked)
+    labels = _labels(index, names, (lambda f, i: keep(f)[i].name) if facts.several else None)
+
+    def make(number: int) -> Record:
+        file, at = index[number]
+        content = keep(file)[at]
+
+        def part(which: str) -> Tensor | None:
+            return first.part(keep(file)[at], which)
+
+        return Record(labels[number], len(content.input_ids), content.prompt_length, first.stored, first.boundaries, part)
+
+    lines = (f"read as {name}", *facts.assumed, *first.assumed)
+    if len(names) < len(place.names):
+        others = [n for n in place.names if n not in set(names)]
+        lines += (f"{len(others)} other files are left out, such as {others[0]}",)
+    return HiddenStates(
+        LazyRecords(labels, make),
+        side=asked.side or facts.side,
+        target=first.target,
+        engine=facts.engine,
+        boundaries=first.boundaries,
+        assumed=lines,
+        path=place.where,
+    )
+
+
+def _labels(index: list[tuple[str, int]], names: tuple[str, ...], named: Callable[[str, int], str | None] | None) -> tuple[str, ...]:
+    """A name for each record: its own where the file has one, else the file's, with folders where files of different folders share it."""
+    stems = {f: f.rpartition("/")[2].partition(".")[0] for f in names}
+    if len(set(stems.values())) < len(names):
+        stems = {f: f.replace("/", ".") for f in names}
+    several = len(index) > len(names)
+    made = [(named(f, i) if named else None) or (f"{stems[f]}.{i}" if several else stems[f]) for f, i in index]
+    printable = ["".join(c if c.isprintable() and c != "/" else "." for c in m) or "record" for m in made]
+    counts: dict[str, int] = {}
+    out = []
+    for label in printable:
+        counts[label] = counts.get(label, 0) + 1
+        out.append(label if counts[label] == 1 else f"{label}.{counts[label]}")
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """How the states of all records are to be cut, learned from the first: which boundaries, and of which target."""
+
+    boundaries: tuple[int, ...]
+    stored: tuple[int, ...]
+    target: TargetIdentity
+    assumed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, content: Content, where: str, facts: Facts, asked: Asked) -> _Blocks:
+        widths = [s.shape[-1] for s in content.aux] if isinstance(content.aux, tuple) else []
+        width = sum(widths) if widths else 0 if content.aux is None else content.aux.shape[-1]
+        beside = content.last if content.last is not None else content.final
+        hidden = (asked.target.hidden_size if asked.target else 0) or (
+            widths[0] if widths else beside.shape[-1] if beside is not None else 0
+        )
+        blocks = width // hidden if hidden and width % hidden == 0 else 0
+        n = asked.target.n_layers if asked.target else 0
+        lines: tuple[str, ...] = ()
+        if asked.boundaries is not None:
+            boundaries = asked.boundaries
+        elif facts.boundaries is not None:
+            boundaries = facts.boundaries
+        elif width and n and len(facts.defaults(n)) == blocks:
+            boundaries = facts.defaults(n)
+            lines = (f"the blocks are taken for boundaries {', '.join(map(str, boundaries))}, the default for a target of {n} blocks",)
+        else:
+            boundaries = ()
+            if width:
+                lines = ("the files do not say which boundaries their blocks are: pass boundaries=, in their order, or target=",)
+        if boundaries and (width == 0 or width % len(boundaries)):
+            hint = "one boundary for each state that the draft takes, in the order of the blocks"
+            raise BadArgument(f"{len(boundaries)} boundaries do not divide features {width} wide", where=where, hint=hint)
+        hidden = width // len(boundaries) if boundaries else hidden
+        if asked.target and asked.target.hidden_size and width and width % asked.target.hidden_size:
+            message = f"features are {width} wide, which is no multiple of the target's hidden size {asked.target.hidden_size}"
+            raise BadArgument(message, where=where, hint="give the target that the dump was made with")
+        dtype = next((t for t in (content.aux, content.final, content.last) if isinstance(t, Tensor)), None)
+        dtype = content.aux[0] if dtype is None and widths else dtype
+        word = "" if dtype is None else str(dtype.dtype).removeprefix("torch.")
+        target = replace(asked.target, dtype=word) if asked.target else TargetIdentity("unknown", "", word, 0, hidden)
+        stored = boundaries + ((n,) if n and content.last is not None and n not in boundaries else ())
+        return cls(boundaries, tuple(sorted(set(stored))), target, lines)
+
+    def part(self, content: Content, which: str) -> Tensor | None:
+        """One part of a checked record; None when it is not there."""
+        found: Tensor | None
+        if which in ("input_ids", "final", "last", "loss_mask", "positions"):
+            found = getattr(content, which)
+            return found
+        aux, n = content.aux, self.target.n_layers
+        if which == "features":
+            found = torch.cat(aux, -1) if isinstance(aux, tuple) else aux
+            return found
+        boundary = int(which.removeprefix("boundary.")) if which.startswith("boundary.") else -1
+        if boundary in self.boundaries and aux is not None:
+            at = self.boundaries.index(boundary)
+            found = aux[at] if isinstance(aux, tuple) else aux[:, (h := aux.shape[-1] // len(self.boundaries)) * at : h * (at + 1)]
+            return found
+        found = content.last
+        return found if boundary == n and n else None
+
+
+def _checked(content: Content, where: str) -> Content:
+    """The record without the leading axes of one that some trainers keep; every part is a plain tensor with one row per token.
+
+    Raises
+    ------
+    UnreadableFile: a part that does not fit, or a tensor that is not what it seems.
+    """
+
+    def flat(value: Any, dims: int) -> Any:
+        while isinstance(value, Tensor) and value.dim() > dims and value.shape[0] == 1:
+            value = value[0]
+        return value
+
+    several = isinstance(content.aux, (list, tuple))
+    aux = tuple(flat(a, 2) for a in (content.aux if several else (content.aux,)))
+    ids, mask, positions = (flat(v, 1) for v in (content.input_ids, content.loss_mask, content.positions))
+    final, last = flat(content.final, 2), flat(content.last, 2)
+    tokens = ids.numel() if isinstance(ids, Tensor) else 0
+    parts = [("input_ids", ids), ("loss_mask", mask), ("positions", positions), ("final", final), ("last", last)]
+    for part, tensor in parts + [("features", a) for a in aux]:
+        if tensor is None and (part not in ("input_ids", "features") or (part == "features" and not several)):
+            continue
+        problem = _problem(part, tensor, tokens)
+        if problem:
+            hint = "a prefix found in a cache leaves fewer rows than tokens: write the dump with prefix caching off"
+            raise UnreadableFile(problem, where=where, hint=hint)
+    states = (aux or None) if several else aux[0]
+    return replace(content, input_ids=ids, aux=states, final=final, last=last, loss_mask=mask, positions=positions)
+
+
+def _problem(part: str, tensor: Any, tokens: int) -> str | None:
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return f"{part} is no plain tensor"
+    size = tensor.numel() * tensor.element_size()
+    if size > max(tensor.untyped_storage().nbytes(), MAX_REPEATED):
+        return f"{part} says that it is {size:,} bytes, of which the file holds {tensor.untyped_storage().nbytes():,}"
+    return misfit(part, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tokens)

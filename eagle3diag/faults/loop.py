@@ -1,0 +1,182 @@
+"""Faults of the draft's own forward and of the loop around it (catalogue group D): what each would do to this draft, shown by replay.
+
+Nothing in a checkpoint or a dump shows them directly, except where the audit sees a tensor dropped: they are the engine's doing. So each
+entry is a counterfactual and no detector, and only those are offered that would change this draft at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from eagle3diag.case import Case
+from eagle3diag.dumps import Record
+from eagle3diag.faults.base import Fault
+from eagle3diag.findings import Finding
+from eagle3diag.replay import Change, Loop, Net
+
+OTHER_BASES = (10000.0, 500000.0, 1000000.0)
+"""RoPE bases that a lost or ignored one is usually replaced by: the default of every engine, Llama 3's and Qwen's."""
+
+WINDOW = 2048
+"""Tokens that a draft sees under ``--speculative-draft-window-size`` as people set it; harmless where no text is longer."""
+
+
+def _unseen(case: Case) -> Finding | None:
+    return None
+
+
+def _norms_ignored(case: Case) -> Iterator[Change]:
+    """FM-20: each norm that the draft has, left out; its flag lies where the engine does not look."""
+    net = case.net
+    if net is None:
+        return
+    if net.norm_before_fc:
+        yield Change("FM-20", "norm before fc not applied", net=lambda n: replace(n, norm_before_fc=False))
+    if net.fc_norm:
+        yield Change("FM-20", "norms of the aux states not applied", net=lambda n: replace(n, fc_norm=False))
+    if any(name.endswith(("q_norm.weight", "k_norm.weight")) for name in net.weights):
+        yield Change("FM-20", "q and k norms dropped", net=without("q_norm.weight", "k_norm.weight"))
+
+
+def _biases_dropped(case: Case) -> Iterator[Change]:
+    """FM-26: SGLang builds q, k and v without biases whatever the config says."""
+    if case.net is not None and any(name.endswith(".bias") for name in case.net.weights):
+        yield Change("FM-26", "biases dropped", net=without(".bias"))
+
+
+def without(*endings: str) -> Callable[[Net], Net]:
+    """A net that lacks the weights with these endings."""
+    return lambda net: replace(net, weights={n: w for n, w in net.weights.items() if not n.endswith(endings)})
+
+
+def _carried(case: Case) -> Iterator[Change]:
+    """FM-46: the other of the two states carried to the next step."""
+    if case.net is not None:
+        name = "raw state carried on instead of the normed" if case.net.norm_output else "normed state carried on instead of the raw"
+        yield Change("FM-46", name, net=lambda n: replace(n, norm_output=not n.norm_output))
+
+
+def _residual(case: Case) -> Iterator[Change]:
+    """FM-47: ``norm_before_residual`` the other way round, and the residual taken from the embedding."""
+    if case.net is None:
+        return
+    if case.net.residual == "normed":
+        yield Change("FM-47", "residual before the norm instead of after it", net=lambda n: replace(n, residual="raw"))
+    else:
+        yield Change("FM-47", "residual after the norm instead of before it", net=lambda n: replace(n, residual="normed"))
+    yield Change("FM-47", "residual from the embedding", net=lambda n: replace(n, residual="embedding"))
+
+
+def _pairs(case: Case) -> Iterator[Change]:
+    """FM-48: each token beside the state of the position before, or after."""
+    if case.net is not None:
+        yield Change("FM-48", "state of the position before", features=_moved(1))
+        yield Change("FM-48", "state of the position after", features=_moved(-1))
+
+
+def _moved(rows: int) -> Callable[[Record, Tensor], Tensor]:
+    def features(record: Record, fed: Tensor) -> Tensor:
+        edge = fed[:1] if rows > 0 else fed[-1:]
+        return torch.cat([edge, fed[:-1]] if rows > 0 else [fed[1:], edge])[: len(fed)]
+
+    return features
+
+
+def _positions(case: Case) -> Iterator[Change]:
+    """FM-49: the draft's own steps rotated one position off against the keys of the text; +1 is SGLang's up to 0.5.11."""
+    if case.net is not None:
+        for offset in (1, -1):
+            yield Change("FM-49", f"positions of later steps off by {offset:+d}", loop=_offset(offset))
+
+
+def _offset(by: int) -> Callable[[Loop], Loop]:
+    return lambda loop: replace(loop, position_offset=loop.position_offset + by)
+
+
+def _stale(case: Case) -> Iterator[Change]:
+    if case.net is not None:
+        yield Change("FM-50", "keys of accepted drafts kept, not made anew", loop=lambda loop: replace(loop, keep_draft_keys=True))
+
+
+def _prefix_missing(case: Case) -> Iterator[Change]:
+    if case.net is not None:
+        yield Change("FM-51", "no keys for the prompt", loop=lambda loop: replace(loop, prefix="answer"))
+
+
+def _other_pages(case: Case) -> Iterator[Change]:
+    """FM-52: pages that read as zeros, so that attention brings nothing; and pages of another request."""
+    if case.net is None:
+        return
+    yield Change("FM-52", "keys and values read as zeros", net=_deaf)
+    if case.train is not None and len(case.train) > 1:
+        yield Change("FM-52", "keys of another request", loop=lambda loop: replace(loop, prefix="another"))
+
+
+def _deaf(net: Net) -> Net:
+    zero = {n: torch.zeros_like(w) for n, w in net.weights.items() if n.endswith("self_attn.o_proj.weight")}
+    return replace(net, weights={**net.weights, **zero})
+
+
+def _rope(case: Case) -> Iterator[Change]:
+    """FM-53: another base, the scaling ignored, neighbours turned where halves were trained."""
+    if case.net is None:
+        return
+    for base in OTHER_BASES:
+        if base != case.net.rope.theta:
+            yield Change("FM-53", f"RoPE base {base:g} instead of {case.net.rope.theta:g}", net=_turned(base))
+    if case.net.rope.scaling:
+        yield Change("FM-53", "RoPE scaling ignored", net=lambda n: replace(n, rope=replace(n.rope, scaling=None)))
+    style = "halves" if case.net.rope.interleaved else "neighbours"
+    yield Change("FM-53", f"RoPE over {style}", net=lambda n: replace(n, rope=replace(n.rope, interleaved=not n.rope.interleaved)))
+
+
+def _turned(base: float) -> Callable[[Net], Net]:
+    return lambda net: replace(net, rope=replace(net.rope, theta=base))
+
+
+def _windows(case: Case) -> Iterator[Change]:
+    """FM-56: a trained window not served; one served that was not trained, where a text is long enough to feel it."""
+    if case.net is None:
+        return
+    if any(case.net.windows):
+        yield Change("FM-56", "trained window not served", net=lambda n: replace(n, windows=(None,) * n.layers))
+    elif case.train is not None and max(r.tokens for r in case.train) > WINDOW:
+        yield Change("FM-56", f"window of {WINDOW} served, not trained", net=lambda n: replace(n, windows=(WINDOW,) * n.layers))
+
+
+def _rows_mixed(case: Case) -> Iterator[Change]:
+    """FM-59: the draft's batch gathers the states of another request."""
+    if case.net is None or case.train is None or len(case.train) < 2:
+        return
+    names = [r.name for r in case.train]
+    neighbour = dict(zip(names, [*[*case.train][1:], case.train[0]], strict=True))
+
+    def features(record: Record, fed: Tensor) -> Tensor:
+        other = neighbour[record.name].features if record.name in neighbour else fed
+        return other[torch.arange(len(fed)) % len(other)] if other.shape[-1] == fed.shape[-1] else fed
+
+    yield Change("FM-59", "states of another request", features=features)
+
+
+ANCESTORS = Change("FM-50", "a branch reads its ancestors", loop=lambda loop: replace(loop, branch_keys="ancestors"))
+"""What SGLang issue 7523 costs in a tree: there a branch reads the column of its slot, whoever its parent was. Replays of trees do as
+SGLang does, so this change undoes the fault. A chain knows no difference, which is why no entry of the catalogue offers it."""
+
+FAULTS = (
+    Fault("FM-20", "a norm in the checkpoint is not applied", _unseen, _norms_ignored),
+    Fault("FM-26", "biases not built", _unseen, _biases_dropped),
+    Fault("FM-46", "wrong state carried to the next step", _unseen, _carried),
+    Fault("FM-47", "residual wired otherwise", _unseen, _residual),
+    Fault("FM-48", "token and state paired one step off", _unseen, _pairs),
+    Fault("FM-49", "draft positions off by one", _unseen, _positions),
+    Fault("FM-50", "draft keys polluted", _unseen, _stale),
+    Fault("FM-51", "draft keys missing for the prefix", _unseen, _prefix_missing),
+    Fault("FM-52", "draft reads other cache pages", _unseen, _other_pages),
+    Fault("FM-53", "RoPE base or scaling differs", _unseen, _rope),
+    Fault("FM-56", "sliding window differs", _unseen, _windows),
+    Fault("FM-59", "wrong rows gathered in a batch", _unseen, _rows_mixed),
+)

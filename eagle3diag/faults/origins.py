@@ -1,0 +1,190 @@
+"""Faults of how a state is captured, told by the hypothesis that explains it: FM-34 to FM-38, shifted tokens (H6), scale (H3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eagle3diag.compare import BlockOrigin, Comparison
+from eagle3diag.findings import Evidence, Finding, Severity
+
+EXPLAINS = 0.9
+"""Share of a live block's variance (median channel) from which a hypothesis is taken for the truth. Two real engines in bf16 give 0.999
+and more on SmolLM2, a state that is one boundary away 0.65 to 0.77."""
+
+BETTER = 0.02
+"""By how much a hypothesis must explain more than "as trained" before it is named. Two readings of one state differ by 0.001; the mildest
+fault injected, half of one block's last sum missing, costs 0.03."""
+
+SCALE = 0.02
+"""Relative size from which a scale is named: norms of the same states agree to 0.0004 between real engines (test H3 proposes this bound)."""
+
+ISOMETRY = 0.05
+"""Relative difference of Gram matrices under which two sides are one up to rotation (test H9). The same states in two engines give up to
+0.021, a neighbouring boundary 0.18 and more."""
+
+UNLIKE = 0.5
+"""Channel-standardised cosine under which a block is not the trained one in this basis; neighbours keep 0.80 and more."""
+
+SAME_BUFFER = 1e-3
+"""Relative difference under which two live blocks are one buffer (test H13): between real boundaries it is 1.7 and more."""
+
+
+def named(c: Comparison, *kinds: str) -> tuple[BlockOrigin, ...]:
+    """The live blocks that a hypothesis of one of these kinds explains, and clearly better than what was trained."""
+    return tuple(o for o in c.origins if o.best.kind in kinds and o.best.fit >= EXPLAINS and o.margin >= BETTER)
+
+
+def shifted(c: Comparison) -> Finding | None:
+    """H6: the live state of each token is that of a neighbour."""
+    moved = [o for o in named(c, "as it is") if o.best.shift and o.best.source == o.declared.source]
+    shifts = {o.best.shift for o in moved}
+    if not moved or len(moved) < len(c.origins) or len(shifts) > 1:
+        return None
+    s = shifts.pop()
+    return Finding(
+        "H6",
+        Severity.ERROR,
+        f"every live state is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}",
+        "The states are the trained ones, at other tokens: ids and states were shifted against each other when they were recorded or fed.",
+        tuple(_evidence(o) for o in moved),
+        "Pair the state of token t with the embedding of token t + 1, as the trainer does; look for a second shift in the recorder.",
+        "compare() must find its highest point at shift 0.",
+    )
+
+
+def scaled(c: Comparison) -> Finding | None:
+    """H3: the right states times a factor."""
+    off = [o for o in named_or_same(c) if abs(o.best.factor - 1) > SCALE and o.best.kind == "scaled"]
+    if all(judge(c) is None for judge in JUDGES if judge is not scaled):
+        off += [o for o in c.origins if o not in off and _ratio_off(c, o)]
+    if not off:
+        return None
+    return Finding(
+        "H3",
+        Severity.ERROR,
+        f"the live states are {_factor(c, off[0]):.3g} times the trained ones",
+        "Direction and token agree, the length does not: a multiplier of the target (residual or embedding scale) is applied on one side only, "
+        "or a quantised state was not scaled back.",
+        tuple(Evidence(f"block {o.block}: norm live/train", c.blocks[o.block].norm_ratio, f"1 within {SCALE:.0%}", "compare") for o in off),
+        "Capture at the same point on both sides, before or after the multiplier.",
+        f"compare() must find norm ratios within {SCALE:.0%} of 1.",
+    )
+
+
+def named_or_same(c: Comparison) -> tuple[BlockOrigin, ...]:
+    """Blocks that are explained well, whether or not that is better than as trained."""
+    return tuple(o for o in c.origins if o.best.fit >= EXPLAINS)
+
+
+def _ratio_off(c: Comparison, o: BlockOrigin) -> bool:
+    """The trained state as it is fits well, and yet all norms are off: a factor too near one to cost much fit."""
+    block = c.blocks[o.block]
+    right = o.best.kind in ("as it is", "scaled") and o.best.source == o.declared.source and not o.best.shift
+    return right and o.best.fit >= EXPLAINS and abs(block.norm_ratio - 1) > SCALE and block.standardised.median > 0.9
+
+
+def _factor(c: Comparison, o: BlockOrigin) -> float:
+    return o.best.factor if o.best.kind == "scaled" else c.blocks[o.block].norm_ratio
+
+
+def normed(c: Comparison) -> Finding | None:
+    """FM-35: the final norm on one side only."""
+    after, before = named(c, "normed"), named(c, "un-normed")
+    if not after and not before:
+        return None
+    blocks = ", ".join(str(o.block) for o in after + before)
+    return Finding(
+        "FM-35",
+        Severity.ERROR,
+        f"live block {blocks} is {'normed, where the raw state' if after else 'raw, where the normed state'} was trained",
+        "EAGLE-3 drafts are trained on the residual stream before any norm; a norm between the capture and fc changes the length of every token.",
+        tuple(_evidence(o) for o in after + before),
+        "Capture the residual stream, not the output of a norm (in SGLang: the residual that input_layernorm returns).",
+        "compare() must find the trained states as they are.",
+    )
+
+
+def residual_lost(c: Comparison) -> Finding | None:
+    """FM-34: what a block adds, without the stream that it is added to."""
+    lost = named(c, "branch", "less embedding")
+    if not lost:
+        return None
+    return Finding(
+        "FM-34",
+        Severity.ERROR,
+        f"live block {', '.join(str(o.block) for o in lost)} lacks the residual",
+        "A layer of the engine returns its output and the residual apart (since SGLang 0.5.22 the output alone); their sum was trained.",
+        tuple(_evidence(o) for o in lost),
+        "Add the residual, or hook input_layernorm of the next layer and take its second output.",
+        "compare() must find the trained states as they are.",
+    )
+
+
+def partial_sums(c: Comparison) -> Finding | None:
+    """FM-37: the last block's output is not, or more than once, summed over the ranks."""
+    parts = [o for o in named(c, "partial sum") if o.best.source == o.declared.source]
+    if not parts:
+        return None
+    return Finding(
+        "FM-37",
+        Severity.ERROR,
+        f"live block {', '.join(str(o.block) for o in parts)} holds {parts[0].best.factor:.2f} of what its last layer adds",
+        "With tensor parallelism and a fused all-reduce the output of a layer is still the sum of one rank when the hook reads it.",
+        tuple(_evidence(o) for o in parts),
+        "Read the residual behind the reduction, upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
+        "Capture with one rank: compare() must then find the trained states.",
+    )
+
+
+def rotated(c: Comparison) -> Finding | None:
+    """FM-38: the right states in another basis."""
+    turned = [b for b in c.blocks if b.gram_error < ISOMETRY and b.standardised.median < UNLIKE and b.centred.median < UNLIKE]
+    if not turned or len(turned) < len(c.blocks):
+        return None
+    solved = {o.block: o for o in named(c, "rotated")}
+    return Finding(
+        "FM-38",
+        Severity.ERROR,
+        "the live states are the trained ones in a rotated basis",
+        "All distances between tokens agree, no channel does. Quantisers that rotate the residual stream (QuaRot, SpinQuant) do that.",
+        (
+            *(Evidence(f"block {b.block}: difference of Gram matrices", b.gram_error, f"under {ISOMETRY}", "compare") for b in turned),
+            *(Evidence(f"block {b.block}: standardised cosine", b.standardised.median, "near 1", "compare") for b in turned),
+            *(_evidence(o) for o in solved.values()),
+        ),
+        "Fold the rotation into each column block of fc (and into the embedding if it is shared), or serve a target that is not rotated.",
+        "compare() against a dump of the rotated target must find the states as they are.",
+    )
+
+
+def overwritten(c: Comparison) -> Finding | None:
+    """FM-36: two blocks are one buffer."""
+    same = [a for a in c.alike if a.live < SAME_BUFFER and a.train > 100 * SAME_BUFFER]
+    if not same:
+        return None
+    return Finding(
+        "FM-36",
+        Severity.ERROR,
+        f"live blocks {', '.join(f'{a.one} and {a.other}' for a in same[:3])} are the same tensor",
+        "A reference was kept where a copy was needed, and a later layer wrote into the buffer.",
+        tuple(
+            Evidence(f"blocks {a.one} and {a.other}: relative difference", a.live, f"{a.train:.3g}, as trained", "live dump") for a in same
+        ),
+        "Clone the state where it is captured.",
+        "compare() must find different blocks.",
+    )
+
+
+def _evidence(o: BlockOrigin) -> Evidence:
+    best, as_trained = o.best, o.declared.fit
+    return Evidence(f"block {o.block} is {best}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
+
+
+JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
+    overwritten, shifted, normed, residual_lost, partial_sums, rotated, scaled,
+)  # fmt: skip
+
+
+def explained(c: Comparison) -> bool:
+    """Whether one of these faults says what the live blocks are: then they are not another set of layers besides."""
+    return any(judge(c) is not None for judge in JUDGES)

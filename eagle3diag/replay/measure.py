@@ -1,0 +1,246 @@
+"""A net held against a dump: every record drafted from, every setting verified, all counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eagle3diag.dumps import HiddenStates, Record
+from eagle3diag.errors import BadArgument, MismatchedInputs
+from eagle3diag.progress import track
+from eagle3diag.replay.acceptance import accepted, following, tally, walk
+from eagle3diag.replay.change import Change
+from eagle3diag.replay.drafting import draft_chains, pack
+from eagle3diag.replay.loop import NEWEST, Loop
+from eagle3diag.replay.net import Net
+from eagle3diag.replay.result import RecordReplay, Replay
+from eagle3diag.replay.rounds import serve
+from eagle3diag.replay.sampling import Sampled, Teacher, expected_of_chains, expected_of_trees, expected_when_both_sample
+from eagle3diag.replay.settings import Cost, Setting, SettingReplay
+from eagle3diag.replay.trees import draft_trees, verify
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The target's ``head`` [V, H] and the temperature that it samples at."""
+
+    head: Tensor
+    temperature: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A record as it is drafted from: ``first`` is the position that a server starts at."""
+
+    record: Record
+    ids: Tensor
+    features: Tensor
+    first: int
+
+
+def run(
+    net: Net,
+    dump: HiddenStates,
+    *,
+    steps: int = 4,
+    topk: int = 1,
+    num_draft_tokens: int | None = None,
+    changes: tuple[Change, ...] = (),
+    draft: str = "draft",
+    loop: Loop = NEWEST,
+    engine: str | None = None,
+    settings: Sequence[Setting] = (),
+    cost: Cost | None = None,
+    sampling: Sampling | None = None,
+) -> Replay:
+    """:func:`~eagle3diag.replay.replay` of a net that is already built; what counterfactuals use, so that weights are read once."""
+    own = Setting.of(steps, topk, num_draft_tokens)
+    wanted = tuple(dict.fromkeys((own, *settings)))
+    for change in changes:
+        net, loop = change.net(net), change.loop(loop)
+    if loop.keep_draft_keys and any(s.topk > 1 for s in wanted):
+        raise BadArgument("keys that the draft keeps are replayed for chains only", hint="topk=1")
+    net = net.for_length(max((r.tokens for r in dump), default=0) + max(s.steps for s in wanted))
+    counts = _Counts(wanted)
+    for items in _packs(net, dump, changes):
+        _replay(net, items, loop, counts, sampling)
+    return counts.result(
+        draft=draft,
+        dump=os.path.basename(dump.path) if dump.path else f"{dump.side} in memory",
+        changes=tuple(c.name for c in changes),
+        engine=engine,
+        dtype=str(net.dtype).removeprefix("torch."),
+        cost=cost,
+        temperature=sampling.temperature if sampling else None,
+    )
+
+
+def _packs(net: Net, dump: HiddenStates, changes: tuple[Change, ...]) -> Iterator[list[_Item]]:
+    """Records together, as many as the budget holds the features of."""
+    items: list[_Item] = []
+    taken = 0
+    for record in track(dump, "replay"):
+        ids, features = record.input_ids, record.features
+        _check_ids(ids, net, record)
+        for change in changes:
+            features = change.features(record, features)
+        size = 4 * len(ids) * (features.shape[-1] + 4 * net.embedding.shape[1])
+        if items and taken + size > net.budget:
+            yield items
+            items, taken = [], 0
+        items.append(_Item(record, ids, features, _first_position(record)))
+        taken += size
+    if items:
+        yield items
+
+
+def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling: Sampling | None) -> None:
+    text = pack(net, [(i.ids, i.features) for i in items], loop, [i.first for i in items])
+    sizes = [b - a for a, b in zip(text.starts, text.starts[1:], strict=False)]
+    deepest = max(s.steps for s in counts.settings)
+    truth = torch.cat([following(i.ids, n, deepest) for i, n in zip(items, sizes, strict=True)]).to(net.device)
+    whole = torch.cat([len(i.ids) - 1 - torch.arange(n) for i, n in zip(items, sizes, strict=True)]).to(net.device)  # tokens drafted for
+    answer = torch.cat([torch.arange(n) >= i.first for i, n in zip(items, sizes, strict=True)]).to(net.device)
+    teacher = None
+    if sampling is not None:
+        finals = [_final(i.record) for i in items]
+        teacher = Teacher.of(net, sampling.head, finals, text, sampling.temperature)
+    accepts = {s: torch.full((len(text.tokens),), -1, device=net.device) for s in counts.settings}
+    for topk in dict.fromkeys(s.topk for s in counts.settings):
+        level = [s for s in counts.settings if s.topk == topk]
+        rows = (answer & (whole > min(s.steps for s in level))).nonzero()[:, 0]
+        far = max(s.steps for s in level)
+        if topk == 1:
+            chains = draft_chains(net, text, rows, far, loop, truth[rows, :far])
+            for s in level:
+                accepts[s][rows] = accepted(chains[:, : s.steps], truth[rows, : s.steps])
+            if teacher is not None and counts.settings[0] in level:
+                keep = whole[rows] > counts.settings[0].steps
+                ahead = truth[rows[keep], : counts.settings[0].steps]
+                both = expected_when_both_sample(net, teacher, text, rows[keep], ahead, loop)
+                counts.expect(len(ahead), expected_of_chains(teacher, rows[keep], chains[keep], ahead), both)
+            continue
+        for part, forest in draft_trees(net, text, rows, far, topk, loop):
+            for s in level:
+                kept = forest.keep(s.slots, s.steps, topk)
+                accepts[s][part] = verify(forest, kept, truth[part, : s.steps])
+                if teacher is not None and s is counts.settings[0]:
+                    keep = whole[part] > s.steps
+                    some = type(forest)(forest.tokens[keep], forest.scores[keep], forest.parents[keep])
+                    counts.expect(int(keep.sum()), expected_of_trees(teacher, part[keep], some, kept[keep], truth[part[keep], : s.steps]))
+    for s in counts.settings:
+        accepts[s][whole <= s.steps] = -1
+        if loop.keep_draft_keys:
+            begins = torch.tensor([a + min(i.first, n) for i, a, n in zip(items, text.starts, sizes, strict=False)], device=net.device)
+            ends = torch.tensor([a + max(min(n, len(i.ids) - 1 - s.steps), 0) for i, a, n in zip(items, text.starts, sizes, strict=False)])
+            counts.rounds[s] += serve(net, text, truth[:, : s.steps], begins, ends.to(net.device), loop)
+            continue
+        for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
+            hits = accepts[s][a:b].tolist()
+            counts.rounds[s].append(walk(hits, item.first))
+            counts.everywhere[s].append([h for h in hits[item.first :] if h >= 0])
+    own = counts.settings[0].steps
+    reach = torch.isin(truth[:, :own], net.draft_ids).long().cumprod(1).sum(1).masked_fill(whole <= own, -1)
+    for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
+        counts.capped.append(walk(reach[a:b].tolist(), item.first))
+        counts.names.append(item.record.name)
+        said = item.ids[item.first + 2 :]
+        counts.said += int(torch.isin(said, net.draft_ids.cpu()).sum())
+        counts.tokens += len(said)
+
+
+class _Counts:
+    """Rounds of every setting, record by record, and what they come to."""
+
+    def __init__(self, settings: tuple[Setting, ...]) -> None:
+        self.settings = settings
+        self.rounds: dict[Setting, list[list[int]]] = {s: [] for s in settings}
+        self.everywhere: dict[Setting, list[list[int]]] = {s: [] for s in settings}
+        self.capped: list[list[int]] = []  # of a draft that is right whenever its vocabulary holds the token
+        self.names: list[str] = []
+        self.said = self.tokens = self.positions = 0
+        self.expected: list[Tensor] = []
+
+    def expect(self, positions: int, *sums: Tensor) -> None:
+        self.positions += positions
+        self.expected = [a + b for a, b in zip(self.expected, sums, strict=True)] if self.expected else list(sums)
+
+    def result(
+        self,
+        *,
+        draft: str,
+        dump: str,
+        changes: tuple[str, ...],
+        engine: str | None,
+        dtype: str,
+        cost: Cost | None,
+        temperature: float | None,
+    ) -> Replay:
+        tallies = {s: tally(self.rounds[s], s.steps) for s in self.settings}
+        own, everywhere = self.settings[0], self.everywhere[self.settings[0]]
+        counts = tallies[own]
+        records = zip(self.names, self.rounds[own], strict=True)
+        return Replay(
+            draft=draft,
+            dump=dump,
+            steps=own.steps,
+            rounds=counts.rounds,
+            p=counts.p,
+            p_interval=counts.p_interval,
+            c=tuple(p / q if q else float("nan") for p, q in zip(counts.p, (1.0, *counts.p), strict=False)),
+            accept_length=counts.accept_length,
+            accept_length_interval=counts.interval,
+            every_position_p=tally(everywhere, own.steps).p if everywhere else (),
+            out_of_vocabulary=1 - self.said / self.tokens if self.tokens else float("nan"),
+            vocabulary_cap=tally(self.capped, own.steps).accept_length,
+            records=tuple(RecordReplay(name, len(r), 1 + sum(r) / len(r) if r else float("nan")) for name, r in records),
+            changes=changes,
+            topk=own.topk,
+            num_draft_tokens=own.slots,
+            engine=engine,
+            dtype=dtype,
+            sampled=None if temperature is None else self._sampled(temperature),
+            settings=tuple(
+                SettingReplay(s, t.rounds, t.p, t.accept_length, t.interval, cost.speedup(t.accept_length, s) if cost else None)
+                for s, t in tallies.items()
+            ),
+            cost=cost,
+        )
+
+    def _sampled(self, temperature: float) -> Sampled:
+        p, *both = [
+            tuple((e / max(self.positions, 1)).tolist()) for e in self.expected or [torch.full((self.settings[0].steps,), torch.nan)]
+        ]
+        return Sampled(temperature, self.positions, p, 1 + sum(p), both[0] if both else (), 1 + sum(both[0]) if both else None)
+
+
+def _final(record: Record) -> Tensor:
+    final = record.final
+    if final is None:
+        raise BadArgument(
+            "sampled acceptance needs the target's final states, which this dump does not store",
+            where=f"record {record.name}",
+            hint="capture with Transformers (eagle3diag capture), which stores them, or leave the temperature out",
+        )
+    return final
+
+
+def _first_position(record: Record) -> int:
+    """The position a server first drafts from: the last token of the prompt."""
+    if record.prompt_length is not None:
+        return max(record.prompt_length - 1, 0)
+    mask = record.loss_mask
+    return max(int(mask.long().argmax()) - 1, 0) if mask is not None and bool(mask.any()) else 0
+
+
+def _check_ids(ids: Tensor, net: Net, record: Record) -> None:
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(net.embedding):
+        raise MismatchedInputs(
+            f"token id {int(ids.max())} is outside the target's vocabulary of {len(net.embedding)}",
+            where=f"record {record.name}",
+            hint="give the target that the dump was made with",
+        )

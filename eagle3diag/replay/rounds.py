@@ -1,0 +1,66 @@
+"""A server's own order: round after round from where the last one ended, every record in step. The plain replay; slow, and able to show
+faults whose keys depend on what was accepted before."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from eagle3diag.replay.attention import Keys
+from eagle3diag.replay.drafting import Memory, Text, forward, read
+from eagle3diag.replay.loop import NEWEST, Loop
+from eagle3diag.replay.net import Net
+
+
+@torch.inference_mode()
+def serve(net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: Loop = NEWEST) -> list[list[int]]:
+    """Accepted drafts of every round of every record.
+
+    Parameters
+    ----------
+    truth: [T, steps], the tokens that follow each row. at: [R], the row that each record is first drafted from; until: [R], the first row
+    that a round can no longer start from.
+    """
+    prefix, _ = read(net, text, at, loop)
+    rounds: list[list[int]] = [[] for _ in at]
+    record, steps = torch.arange(len(at), device=net.device), truth.shape[1]
+    unread = at.new_empty(0)  # rows of accepted drafts that no draft step has read: their keys are the target's, but see kept ones
+    while len(record := record[at[record] < until[record]]):
+        rows = at[record]
+        if loop.keep_draft_keys:
+            _first(net, text, unread, prefix, loop)
+        chain, own = _chain(net, text, rows, prefix, steps, loop)
+        accepted = (chain == truth[rows]).long().cumprod(1).sum(1)
+        if loop.keep_draft_keys:
+            _keep(prefix, own, rows, accepted)
+            unread = rows[accepted == steps] + steps
+        for r, m in zip(record.tolist(), accepted.tolist(), strict=True):
+            rounds[r].append(m)
+        at = at.index_put((record,), rows + accepted + 1)
+    return rounds
+
+
+def _first(net: Net, text: Text, rows: Tensor, prefix: list[Keys], loop: Loop) -> tuple[Tensor, Memory]:
+    """The first forward of some rows, which makes their keys anew."""
+    memory = Memory.at(prefix, text, rows)
+    if not len(rows):
+        return text.hidden[rows], memory
+    return forward(net, text.tokens[rows], text.hidden[rows], memory, 0, loop, anew=rows), memory
+
+
+def _chain(net: Net, text: Text, rows: Tensor, prefix: list[Keys], steps: int, loop: Loop) -> tuple[Tensor, Memory]:
+    raw, memory = _first(net, text, rows, prefix, loop)
+    tokens, hidden = net.speak(raw)
+    chain = [tokens]
+    for step in range(1, steps):
+        tokens, hidden = net.speak(forward(net, tokens, hidden, memory, step, loop))
+        chain.append(tokens)
+    return torch.stack(chain, 1), memory
+
+
+def _keep(prefix: list[Keys], own: Memory, rows: Tensor, accepted: Tensor) -> None:
+    """Put the draft's keys of accepted tokens in the place of those that the target's states would give."""
+    for layer, (keys, values) in enumerate(prefix):
+        for step, (k, v) in enumerate(own.own[layer], start=1):
+            kept = accepted >= step
+            keys[rows[kept] + step], values[rows[kept] + step] = k[kept], v[kept]
