@@ -49,7 +49,7 @@ INJECTED: dict[str, Callable[[Draft], Draft]] = {
     "FM-20": lambda d: d.replace(tensors={"input_norm.weight": torch.ones(3 * d.config.hidden_size).bfloat16()}),
     "FM-22": _halved,
     "FM-23": lambda d: d.replace(config={"quantization_config": {"quant_method": "compressed-tensors"}}),
-    "FM-26": lambda d: d.replace(tensors={"midlayer.self_attn.q_proj.bias": torch.randn(576)}),
+    "FM-26": lambda d: d.replace(tensors={"midlayer.self_attn.q_proj.bias": torch.ones(576)}),
     "FM-27": lambda d: d.replace(config={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
 }
 
@@ -90,6 +90,7 @@ LEGAL: dict[str, Callable[[Draft, Target], Draft]] = {
     "the head borrowed": lambda d, t: with_raw(
         d.replace(tensors={"lm_head.weight": None, "d2t": None, "t2d": None}), {**d.config.raw, "draft_vocab_size": None}
     ),
+    "a bias promised, which SGLang leaves at zero": lambda d, t: d.replace(config={"attention_bias": True}),
     "no head_dim where it is plain": lambda d, t: d.replace(config={"head_dim": None}),
     "a quantisation that is null": lambda d, t: with_raw(d, {**d.config.raw, "quantization_config": None}),
 }
