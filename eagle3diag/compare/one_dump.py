@@ -53,7 +53,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class RecordReading:
-    """One record under the best reading; ``other`` is the record whose tokens its states predict best instead."""
+    """One record under the declared reading; ``other`` is the record whose tokens its states predict best instead."""
 
     record: str
     agreement: float
@@ -71,7 +71,7 @@ class DumpCheck(Result):
     parts: soundness of each stored state. alike: every two blocks against each other (medians of the relative difference).
     readings: of the last states, when a target is given. declared: the reading that the dump claims (form, next token).
     final_rms: median root mean square of (final state / gain of the final norm): 1 when it is normed.
-    by_record: agreement of each record under the best reading, the worst twenty.
+    by_record: agreement of each record under the declared reading, the worst twenty.
     """
 
     name: str
@@ -251,7 +251,7 @@ class _Reader:
             readings=tuple(readings),
             declared=declared,
             final_rms=median(torch.cat(self._rms)) if self._rms else None,
-            by_record=self._by_record(best),
+            by_record=self._by_record(declared or best),
         )
 
     @staticmethod
