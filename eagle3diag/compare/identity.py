@@ -17,6 +17,7 @@ from eagle3diag.compare.sampling import Layout, Spread, spread
 SHIFTS = (-3, -2, -1, 0, 1, 2, 3)
 SAMPLE_VALUES = 5_500_000  # values of one side that are sampled: 256 tokens of 21,504, where medians have long settled
 GRAM_TOKENS = 256
+OWN_RECORD = 1e-3  # cosine that another record's row must be better by
 DISPLACED_TOKENS, SEARCHED_TOKENS = 64, 4096
 
 
@@ -115,10 +116,13 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
         stats.update(part)
     z = own(seen, stats)[None]
     matrix = torch.cat([cosine_matrix(own(part, stats)[None], z)[0] for part in rows.split(GRAM_TOKENS)]).nan_to_num(-2)
-    best = matrix.max(0)
+    # records share prompts, so the same state may stand in several of them: then its own is meant
+    same = torch.tensor([p for p, _ in index])[:, None] == torch.tensor([p for p, _, _ in worst])
+    best = (matrix + OWN_RECORD * same).argmax(0).tolist()
     made = []
-    for (p, t, cosine), value, at in zip(worst, best.values.tolist(), best.indices.tolist(), strict=True):
+    for number, ((p, t, cosine), at) in enumerate(zip(worst, best, strict=True)):
         q, u = index[at]
+        value = matrix[at, number]
         made.append(
             Displaced(pairs[p].live.name, int(pairs[p].positions[t]), cosine, pairs[q].train.name, int(pairs[q].positions[u]), float(value))
         )

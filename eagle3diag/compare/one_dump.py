@@ -71,7 +71,7 @@ class DumpCheck(Result):
     parts: soundness of each stored state. alike: every two blocks against each other (medians of the relative difference).
     readings: of the last states, when a target is given. declared: the reading that the dump claims (form, next token).
     final_rms: median root mean square of (final state / gain of the final norm): 1 when it is normed.
-    by_record: agreement of each record under the declared reading (the best, where none is declared), the worst twenty.
+    by_record: agreement of each record under the declared reading, the worst twenty.
     """
 
     name: str

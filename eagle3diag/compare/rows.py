@@ -109,7 +109,7 @@ def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, at: Tensor) -> 
     values.standardised[t, n] = torch.where(dead, nothing, rows_cosine(c * inverse, e * inverse))
     values.train_norm[t, n], values.live_norm[t, n] = rows_norm(a).float(), rows_norm(b).float()
     values.relative_error[t, n] = rows_relative_error(a, b).float()
-    values.error[t, n] = torch.where(dead, nothing, ((b - a) * inverse).double().square().mean(-1).sqrt().float())
+    values.error[t, n] = torch.where(dead, nothing, rows_norm((b - a) * inverse).float() / a.shape[-1] ** 0.5)
     values.zero[t, n] = largest_y == 0
     values.odd_train[t, n], values.odd_live[t, n] = ~largest_x.isfinite(), ~largest_y.isfinite()
 

@@ -81,7 +81,8 @@ def wrong_layers(c: Comparison) -> Finding | None:
     """FM-29 when every block is off by the same one boundary, FM-28 when the set is another; needs a reference to name them."""
     if not c.blocks or ((order := block_order(c)) is not None and order != tuple(range(len(order)))):
         return None
-    if explained(c) or rows.elsewhere(c) is not None or rows.falls(c) is not None:
+    fall = rows.falls(c)
+    if explained(c) or rows.elsewhere(c) is not None or (fall is not None and fall.severity > Severity.NOTE):
         return None
     found = found_boundaries(c)
     off = [j for j, (best, _, margin) in enumerate(found) if best != c.train.boundaries[j] and margin > MARGIN]

@@ -28,8 +28,8 @@ H, AUX = 576, (2, 15, 27)
 class Sequence:
     """One sequence of both sides: what Transformers computed, at every boundary, and what SGLang fed, cut to the tokens of both.
 
-    ``partial[b]``: boundary b with half of the last block's MLP sum missing; ``late``: the boundaries when the first half of the context is
-    lost; ``eight``: with the target's weights rounded to 8 bits.
+    ``partial[b]``: boundary b with half of the last block's MLP sum missing; ``late``: the boundaries when only five tokens are
+    attended to from the middle on; ``eight``: with the target's weights rounded to 8 bits.
     """
 
     name: str
@@ -79,8 +79,10 @@ def sequences(target_folder: Path, samples: Path, train: HiddenStates) -> list[S
         for b in AUX:
             x, w = held[f"in{b}"], layers[b - 1].mlp.down_proj.weight
             partial[b] = (states[b] - x[:, : x.shape[1] // 2] @ w[:, : w.shape[1] // 2].T).detach()
-        cut = n // 2
-        late = {b: torch.cat([states[b][:cut], s[cut - cut // 2 :]]) for b, s in run(ids[cut // 2 :])[0].items()}
+        with torch.no_grad():
+            seen = torch.stack([ids[t - 4 : t + 1] for t in range(n // 2, n)])
+            near = model.model(seen, output_hidden_states=True).hidden_states
+        late = {b: torch.cat([states[b][: n // 2], near[b][:, -1]]) for b in AUX}
         made.append([record.name, ids, states, final, r.features[:n], partial, late])
     with torch.no_grad():
         for p in model.model.layers.parameters():
@@ -160,7 +162,6 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "scaled by sqrt(H) in one block": (blockwise(lambda s, j, b: b * 24, (0,)), "H3"),
     "last block normed": (normed, "FM-35"),
     "branch of the last block only": (blockwise(lambda s, j, b: s.noisy(j, s.states[AUX[j]] - s.states[AUX[j] - 1]), (1, 2)), "FM-34"),
-    "embedding taken off": (blockwise(lambda s, j, b: s.noisy(j, s.states[AUX[j]] - s.states[0]), (0, 1)), "FM-34"),
     "sums of one rank of two": (at(AUX, "partial"), "FM-37"),
     "rotated": (blockwise(lambda s, j, b: b.float() @ ROTATION), "FM-38"),
     "buffer overwritten by the last": (blockwise(lambda s, j, b: s.blocks[2], (0,)), "FM-36"),
@@ -176,7 +177,7 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "another set": (at((5, 10, 20)), "FM-28"),
     "a block missing": (lambda s, _: s.fed[:, : 2 * H], "H1"),
     "all blocks": (lambda s, _: torch.cat([s.states[b] for b in range(31)], -1), "FM-32"),
-    "context lost half-way": (at(AUX, "late"), "H12"),
+    "a window of five tokens from the middle on": (at(AUX, "late"), "H12"),
     "the last state alone": (lambda s, _: s.final, "FM-01"),
 }  # fmt: skip
 
@@ -207,7 +208,7 @@ def gain(target: Target) -> Tensor:
 
 
 #: Without all boundaries some faults cannot be told from another set of layers; then that doubt is what must be said.
-DOUBTFUL = {"one boundary late", "one boundary early", "another set", "branch of the last block only", "embedding taken off",
+DOUBTFUL = {"one boundary late", "one boundary early", "another set", "branch of the last block only",
             "sums of one rank of two"}  # fmt: skip
 
 

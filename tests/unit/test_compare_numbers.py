@@ -36,14 +36,15 @@ def test_one_rounding_is_one_step(dtype: str) -> None:
 
 
 def test_steps_of_a_comparison_count_roundings() -> None:
-    """Through bf16 once: one step of bf16, 64 of fp16, a fraction of fp8; massive channels and offsets do not change that. Nothing: none."""
+    """Through bf16 once: one step of bf16, 64 of fp16, a fraction of fp8. Massive channels and offsets leave the order of magnitude."""
     g = torch.Generator().manual_seed(0)
     x = torch.exp2(torch.rand(600, 64, generator=g) * 4 - 2) * torch.randn(600, 64, generator=g).sign()
+    steps = dict(compare(x, x.bfloat16(), hidden_size=64).blocks[0].rounding)
+    assert steps["bfloat16"] == pytest.approx(1, rel=0.2)
+    assert steps["float16"] == pytest.approx(64 * steps["bfloat16"]) and steps["float8_e4m3fn"] < 0.01
     x[:, 3] *= 1000
     x[:, 7] += 500 + 40 * torch.rand(600, generator=g)
-    steps = dict(compare(x, x.bfloat16(), hidden_size=64).blocks[0].rounding)
-    assert 0.5 < steps["bfloat16"] < 1.2  # of the median row, which lies below the mean where one channel rules
-    assert steps["float16"] == pytest.approx(64 * steps["bfloat16"]) and steps["float8_e4m3fn"] < 0.01
+    assert 0.3 < dict(compare(x, x.bfloat16(), hidden_size=64).blocks[0].rounding)["bfloat16"] < 3
     same = compare(x, x.clone(), hidden_size=64)
     assert dict(same.blocks[0].rounding)["bfloat16"] == 0 and same.blocks[0].sqnr == float("inf") and same.findings == ()
 
@@ -180,6 +181,7 @@ def test_origins_name_what_a_block_is() -> None:
         "boundary 3": (lambda s: s[3], ("as it is", 3, 0)),
         "half": (lambda s: s[2] * 0.5, ("scaled", 2, 0)),
         "branch": (lambda s: s[2] - s[1], ("branch", 2, 0)),
+        "no embedding": (lambda s: s[2] - s[0], ("less embedding", 2, 0)),
         "share": (lambda s: s[1] + 0.6 * (s[2] - s[1]), ("partial sum", 2, 0)),
         "next token": (lambda s: s[2].roll(-1, 0), ("as it is", 2, 1)),
     }
@@ -205,14 +207,13 @@ def test_rows_from_elsewhere_are_found() -> None:
 
 def test_many_tokens_keep_memory_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond what is kept, quantiles come from evenly spread tokens; counts and the largest difference from all."""
-    measure = sys.modules["eagle3diag.compare.measure"]  # the package has the function of this name
     train = healthy((300, 250))
     live = noisy(train, 0.2)
     whole = compare(train, live).blocks[0]
-    monkeypatch.setattr(measure, "KEPT_TOKENS", 100)
+    monkeypatch.setattr(sys.modules["eagle3diag.compare.measure"], "KEPT_TOKENS", 200)
     few = compare(train, live).blocks[0]
     assert few.tokens == whole.tokens == 548 and few.largest == whole.largest
-    assert few.standardised.median == pytest.approx(whole.standardised.median, abs=0.08)  # a hundred tokens of 548
+    assert few.standardised.median == pytest.approx(whole.standardised.median, abs=0.1)
 
 
 # -- one dump alone ----------------------------------------------------------------------------------------------------------------
@@ -222,16 +223,13 @@ def knowing(seed: int = 0) -> Target:
     """A target whose head row v is the direction of token v."""
     g = torch.Generator().manual_seed(seed)
     head = torch.nn.functional.normalize(torch.randn(V, SMALL_H, generator=g), dim=-1)
-    tensors = {
-        "model.embed_tokens.weight": head,
-        "lm_head.weight": head,
-        "model.norm.weight": torch.exp(2 * torch.randn(SMALL_H, generator=g)),
-    }
+    gain = (torch.rand(SMALL_H, generator=g) + 0.5) * torch.randn(SMALL_H, generator=g).sign()
+    tensors = {"model.embed_tokens.weight": head, "lm_head.weight": head, "model.norm.weight": gain}
     return Target("knowing", TARGET_CONFIG, tensors)
 
 
 def predicting(target: Target, shift: int = 1, normed: bool = True, part: str = "final", **more: Any) -> list[dict[str, Any]]:
-    """Records whose last states give the token at ``shift`` through the head, with a bias that only the norm's gain removes."""
+    """Records whose last states give the token at ``shift`` through the head, which the norm's gain turns into other directions."""
     made = []
     gain = target.final_norm()
     for i in range(4):
