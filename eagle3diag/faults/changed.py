@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eagle3diag.faults.verdict import format_of
+from eagle3diag.faults.verdict import format_of, span
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.weights import Against, Change, WeightReport
 
@@ -153,7 +153,7 @@ def _how_far(a: Against, moved: list[Change]) -> Finding:
     return Finding(
         "K9",
         Severity.NOTE,
-        f"Moved since {a.other}: {len(moved)} tensors, by {min(c.relative_change for c in matrices):.0%} to {matrices[0].relative_change:.0%}",
+        f"Moved since {a.other}: {len(moved)} tensors, by {span(matrices[-1].relative_change, matrices[0].relative_change)}",
         "Relative to the other checkpoint. Leading directions that stay while entries move are what was learned before and kept.",
         tuple(
             Evidence(

@@ -12,7 +12,7 @@ SURE = 4.0
 leads every other by 17 and more; the dump as it is leads "each state normed" by 3.9 in fc and by 8.8 behind it."""
 
 TRACE = 5.0
-"""Standard errors of a fresh matrix's gain above which fc is said to remember its inputs. The sample draft's 1.71 is 50 of them above 1."""
+"""Standard errors of a fresh matrix's gain above which fc is said to remember its inputs. The sample draft's 1.71 is 105 of them above 1."""
 
 TIE = 1e-6
 """Differences below this are rounding: a norm over all states together, for instance, cannot be seen behind the draft's own norm."""

@@ -84,7 +84,7 @@ class Verdict:
             return {"unknown": "cannot be told", "dead": "dead"}[self.state]
         if self.origin is not None:
             where = f"the target's layer {self.origin.layer}" if self.origin.layer is not None else f"the target's {self.origin.source[4:]}"
-            return f"copied from {where}" if self.state == "copied" else f"{where}, moved by {self.origin.relative_change:.0%}"
+            return f"copied from {where}" if self.state == "copied" else f"{where}, moved by {_percent(self.origin.relative_change)}"
         if self.state == "initial":
             return f"at init ({self.null.name})" if self.null is not None else "at init"
         if self.state == "noise":
@@ -95,12 +95,20 @@ class Verdict:
 
     def _size(self) -> str:
         assert self.update is not None  # asked for only then
-        low, high = (_percent(x) for x in self.update_range or (self.update, self.update))
-        return f"{low} to {high}" if low != high else low
+        return span(*(self.update_range or (self.update, self.update)))
+
+
+def span(low: float, high: float) -> str:
+    """
+    >>> span(0.031, 0.0312), span(0.004, 1.2)
+    ('3 %', '0.4 to 120 %')
+    """
+    first, last = _percent(low), _percent(high)
+    return f"{first.removesuffix(' %')} to {last}" if first != last else first
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.0095 else f"{share:.1%}"
+    return f"{100 * share:.0f} %" if share >= 0.0095 else f"{100 * share:.1f} %"
 
 
 def verdict(tensor: TensorWeights, origin: Origin | None = None) -> Verdict:

@@ -17,7 +17,7 @@ from eagle3diag.weights.spectrum import Spectrum, spectrum
 from eagle3diag.weights.values import Values
 
 Spectra = Literal["auto", "full", "none"]
-SERIES = 600
+SERIES = 300
 NARROW = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 EXACT_FLOPS = 1.2e11
@@ -48,7 +48,7 @@ class TensorWeights:
 
     ``name`` is canonical, ``checkpoint_name`` the file's. ``fan_in`` is the number of columns (None for one dimension). ``looked_at`` entries
     are behind ``abs_mean``, ``kurtosis`` and the laws: all of them up to 16 million, else evenly spaced rows.
-    The norm series are in the order of the tensor, thinned evenly to 600. ``tiles`` is the root mean square in a 6 x 12 grid over that of the
+    The norm series are in the order of the tensor, thinned evenly to 300. ``tiles`` is the root mean square in a 6 x 12 grid over that of the
     whole. ``blocks`` is filled for ``fc.weight`` only. ``note`` says what was not measured, and why; empty when everything was.
     """
 

@@ -44,8 +44,8 @@ def test_epochs_are_ordered_by_how_much_was_learned(report: WeightReport, sample
 def test_what_the_draft_started_from_is_named(report: WeightReport) -> None:
     """The head from the target's rows (as the samples' README says), projections from no layer of it; every matrix trained."""
     said = {t.name: v for t, v in verdicts(report)}
-    assert re.fullmatch(r"the target's head, moved by 1\d%", said["lm_head.weight"].words)
-    assert re.fullmatch(r"trained, moved by [5-9]\d%", said["fc.weight"].words)
+    assert re.fullmatch(r"the target's head, moved by 1\d %", said["lm_head.weight"].words)
+    assert re.fullmatch(r"trained, moved by [5-9]\d %", said["fc.weight"].words)
     assert all(v.state == "learned" for t, v in verdicts(report) if len(t.shape) == 2)
     assert report.ok and all(f.severity is Severity.NOTE for f in report.findings)
 

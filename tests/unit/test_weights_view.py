@@ -46,10 +46,10 @@ def test_every_part_is_shown() -> None:
 
 
 def test_a_page_of_ten_matrices_stays_small() -> None:
-    """All sections of a whole draft, without plotly itself: under 600 kB."""
+    """All sections of a whole draft, without plotly itself: under 450 kB."""
     written = html.page(whole())
     body = written.split("<script", 1)[0]
-    assert len(body.encode()) < 600_000
+    assert len(body.encode()) < 450_000
 
 
 def test_names_out_of_files_cannot_break_out() -> None:

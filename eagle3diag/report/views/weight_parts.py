@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from eagle3diag.report.form import Band, Heat, Lines, Section, Series, Table
+from eagle3diag.report.form import Band, Figure, Heat, Lines, Section, Series, Table
 from eagle3diag.report.numbers import MISSING, num, percent
 from eagle3diag.report.views.common import shape
 
@@ -157,7 +157,9 @@ def origins(result: WeightReport) -> Iterator[Section]:
 
 def tensor_page(t: TensorWeights, v: Verdict, index: int) -> Section:
     """Everything about one matrix, fc's opened, the others folded."""
-    figures = [figure for figure in (_spectrum(t, index), _rows(t, index), _tiles(t, index)) if figure is not None]
+    figures: list[Figure] = [figure for figure in (_spectrum(t, index), _rows(t, index)) if figure is not None]
+    if t.blocks and (tiles := _tiles(t, index)) is not None:  # of the others the numbers are in the JSON: a map each would double the page
+        figures.append(tiles)
     words = f"Verdict: {v.words}." + (f" {'; '.join(v.signs)}." if v.signs else "")
     return Section(t.name, words, _spectrum_words(t), tables=tuple(_numbers(t)), figures=tuple(figures), fold=index > 0, terminal=False)
 

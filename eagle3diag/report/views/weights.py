@@ -79,7 +79,7 @@ def _tensors(judged: list[tuple[TensorWeights, Verdict]]) -> Table:
     norms = ("above the edge", "their energy", "row norm cv")
     moments = ("mean", "mean |w|", "max |w|", "zero rows", "not finite", "dtype")
     columns = ("tensor", "shape", "verdict", "std", "kurtosis", *norms, "nearest init", *moments)
-    return Table(columns, rows, align="lllrrrrrlrrrrrl", narrow=(0, 2, 3, 5), code=(0, 8))
+    return Table(columns, rows, align="lllrrrrrlrrrrrl", narrow=(0, 2, 5), code=(0, 8))
 
 
 def _blocks(tensor: TensorWeights) -> Table:
