@@ -212,20 +212,7 @@ DOUBTFUL = {"one boundary late", "one boundary early", "another set", "branch of
             "sums of one rank of two"}  # fmt: skip
 
 
-#: Known limits: what is said instead, with a reference and without.
-LIMITS = {
-    "embedding taken off": "the stream without the embedding explains no more than as trained: the embedding is small beside it",
-    "rows written twice": "six rows of one state also fit a norm on one side (FM-35), or rows of other tokens (FM-39)",
-    "context lost half-way": "later tokens agree too well for a break to stand out",
-}
-ALONE = LIMITS | {"sums of one rank of two": "a smaller norm is said (H3) instead of the doubt about the layers"}
-
-
-def _known(limits: dict[str, str]) -> list[object]:
-    return [pytest.param(n, marks=pytest.mark.xfail(reason=limits[n], strict=True)) if n in limits else n for n in INJECTED]
-
-
-@pytest.mark.parametrize("name", _known(LIMITS))
+@pytest.mark.parametrize("name", INJECTED)
 def test_with_a_reference_each_fault_is_named(
     name: str, train: HiddenStates, sequences: list[Sequence], reference: HiddenStates, target: Target, gain: Tensor
 ) -> None:
@@ -234,7 +221,7 @@ def test_with_a_reference_each_fault_is_named(
     assert serious(compared(train, sequences, change, gain, reference, target)) == [fault]
 
 
-@pytest.mark.parametrize("name", _known(ALONE))
+@pytest.mark.parametrize("name", INJECTED)
 def test_from_two_dumps_alone(name: str, train: HiddenStates, sequences: list[Sequence], gain: Tensor) -> None:
     """No target, no reference: named as well, or the doubt is."""
     change, fault = INJECTED[name]
@@ -254,7 +241,7 @@ def test_legal_twins_are_silent(
     assert notes == (["H4"] if name in ("as the engine fed it", "in float32", "in float16") else notes)
 
 
-@pytest.mark.xfail(reason="the swapped rows also fit a norm on one side (FM-35), which is named first", strict=True)
+@pytest.mark.xfail(reason="known limit: the swapped rows also fit a norm on one side (FM-35), which is named first", strict=True)
 def test_rows_swapped_between_requests(train: HiddenStates, sequences: list[Sequence], gain: Tensor) -> None:
     """Twenty rows of two sequences changed places: said as that, with both names."""
     fed = [s.fed.clone() for s in sequences]
