@@ -12,6 +12,7 @@ from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.dumps import HiddenStates, open_dump
 
 ROOT = Path(__file__).resolve().parent.parent
+collect_ignore = ["fixtures"]  # data, and the script that wrote it in engines' environments
 
 
 @pytest.fixture(scope="session")
