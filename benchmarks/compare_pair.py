@@ -9,10 +9,8 @@ needed on top of the two tensors. Ratios of one run are what counts.
 from __future__ import annotations
 
 import argparse
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
+from itertools import accumulate
 from time import process_time
 
 import torch
@@ -57,10 +55,13 @@ def calls(tokens: int, hidden: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def memory(name: str, tokens: int, hidden: int) -> float:
-    """Most memory in MB that one call needed on top of what was there, in a process of its own."""
-    command = [sys.executable, __file__, "--tokens", str(tokens), "--hidden", str(hidden), "--memory-of", name]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def most_held(call: Callable[[], object]) -> float:
+    """The most memory in MB that tensors of a call held at once, by torch's own account of every allocation."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    assert profile.profiler is not None and profile.profiler.kineto_results is not None
+    changes = [e.nbytes() for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(changes, initial=0)) / 2**20
 
 
 def main() -> None:
@@ -68,19 +69,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     made = calls(given.tokens, given.hidden)
-    if given.memory_of:
-        calls(64, 64)[given.memory_of]()  # what is loaded once does not count
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        made[given.memory_of]()
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-        return
     seconds = {name: best(call, given.rounds) for name, call in made.items()}
     for name, taken in seconds.items():
-        more = memory(name, given.tokens, given.hidden)
+        more = most_held(made[name])
         print(f"{name:24} {taken:6.2f} s = {taken / seconds['assert_close']:5.2f} x assert_close, {more:6.0f} MB more memory")
 
 

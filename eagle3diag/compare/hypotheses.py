@@ -125,10 +125,9 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
     yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
     unit = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
     if boundary != FINAL:
-        # without the target its gain is fitted channel by channel on one half of the tokens and scored on the other
-        half = len(x) // 2
-        g = gain if gain is not None else (unit[:half] * y[:half]).mean(0) / unit[:half].square().mean(0).clamp(min=1e-30)
-        rest = slice(0, None) if gain is not None else slice(half, None)
+        # without the target its gain is fitted channel by channel on every other token and scored on those between
+        some, rest = slice(0, None, 2), slice(1, None, 2) if gain is None else slice(None)
+        g = gain if gain is not None else (unit[some] * y[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
         yield replace(as_is, kind="normed", fit=fit((unit * g)[rest], y[rest]))
     if gain is not None:
         usable = gain.abs() > 1e-6 * gain.abs().max()
@@ -155,9 +154,9 @@ def _branches(live: Tensor, sound: Tensor, known: tuple[int, ...], state: Callab
 
 
 def _rotated(x: Tensor, y: Tensor, boundary: int, so_far: float) -> Iterator[Hypothesis]:
-    """Orthogonal Procrustes on one half of the tokens, scored on the other. Nothing when there are fewer than the channels demand."""
-    half, h = len(x) // 2, x.shape[1]
-    if so_far > 0.5 or h > ROTATION_WIDTH or half < h:
+    """Orthogonal Procrustes on every other token, scored on those between. Nothing when there are fewer than the channels demand."""
+    h = x.shape[1]
+    if so_far > 0.5 or h > ROTATION_WIDTH or len(x) // 2 < h:
         return
-    u, _, vt = torch.linalg.svd(x[:half].T @ y[:half], full_matrices=False)
-    yield Hypothesis("rotated", boundary, 0, 1.0, fit(x[half:] @ (u @ vt), y[half:]))
+    u, _, vt = torch.linalg.svd(x[0::2].T @ y[0::2], full_matrices=False)
+    yield Hypothesis("rotated", boundary, 0, 1.0, fit(x[1::2] @ (u @ vt), y[1::2]))

@@ -15,15 +15,16 @@ from eagle3diag.compare.metrics import ChannelMoments, cosine_matrix, median, ro
 from eagle3diag.compare.sampling import Layout, Spread, spread
 
 SHIFTS = (-3, -2, -1, 0, 1, 2, 3)
-SAMPLE_VALUES = 5_500_000  # values of one side that are sampled: 256 tokens of 21,504, where medians have long settled
+SAMPLE_VALUES = 2_750_000  # values of one side that are sampled: 128 tokens of 21,504, where medians have long settled
 GRAM_TOKENS = 256
+PIECE = 64  # rows worked on at once where many are searched
 OWN_RECORD = 1e-3  # cosine that another record's row must be better by
 DISPLACED_TOKENS, SEARCHED_TOKENS = 64, 4096
 
 
 def sample_size(width: int) -> int:
     """Tokens to sample for states of this width."""
-    return min(2048, max(256, SAMPLE_VALUES // max(width, 1)))
+    return min(2048, max(128, SAMPLE_VALUES // max(width, 1)))
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,17 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
     by_pair: dict[int, list[int]] = {}
     for p, t in index:
         by_pair.setdefault(p, []).append(t)
-    rows = torch.cat([_first(pairs[p].train.features(), pairs[p].train_rows[torch.tensor(ts)], h) for p, ts in by_pair.items()])
     index = [(p, t) for p, ts in by_pair.items() for t in ts]
-    seen = torch.cat([_first(pairs[p].live.features(), pairs[p].live_rows[t : t + 1], h) for p, t, _ in worst])
+    pieces = [(p, torch.tensor(ts[i : i + PIECE])) for p, ts in by_pair.items() for i in range(0, len(ts), PIECE)]
     stats = ChannelMoments(h)
-    for part in rows.split(GRAM_TOKENS):
-        stats.update(part)
+    for p, rows in pieces:
+        stats.update(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h))
+    seen = torch.cat([_first(pairs[p].live.features(), pairs[p].live_rows[t : t + 1], h) for p, t, _ in worst])
     z = own(seen, stats)[None]
-    matrix = torch.cat([cosine_matrix(own(part, stats)[None], z)[0] for part in rows.split(GRAM_TOKENS)]).nan_to_num(-2)
+    found = []
+    for p, rows in pieces:
+        found.append(cosine_matrix(own(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h), stats)[None], z)[0])
+    matrix = torch.cat(found).nan_to_num(-2)
     # records share prompts, so the same state may stand in several of them: then its own is meant
     same = torch.tensor([p for p, _ in index])[:, None] == torch.tensor([p for p, _, _ in worst])
     best = (matrix + OWN_RECORD * same).argmax(0).tolist()

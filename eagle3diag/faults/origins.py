@@ -16,7 +16,7 @@ BETTER = 0.02
 fault injected, half of one block's last sum missing, costs 0.03."""
 
 SHAPED = 0.95
-"""The same where the hypothesis has a free factor for every token (a norm undone): rows that are broken otherwise let it reach 0.93."""
+"""The same where the hypothesis has many free factors (a norm, or one undone): rows that are broken otherwise let it reach 0.93."""
 
 ONLY_SCALED = 0.98
 """Fit of the trained state as it is from which a norm that is off is a scale and nothing else: 5 % more leaves 0.995, half of a block's last
@@ -96,7 +96,7 @@ def _factor(c: Comparison, o: BlockOrigin) -> float:
 
 def normed(c: Comparison) -> Finding | None:
     """FM-35: the final norm on one side only."""
-    after, before = named(c, "normed"), tuple(o for o in named(c, "un-normed") if o.best.fit >= SHAPED)
+    after, before = (tuple(o for o in named(c, kind) if o.best.fit >= SHAPED) for kind in ("normed", "un-normed"))
     if not after and not before:
         return None
     blocks = ", ".join(str(o.block) for o in after + before)
