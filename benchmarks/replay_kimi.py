@@ -109,7 +109,9 @@ def main() -> None:
         before, began = own_memory(), time.monotonic()
         with Watch() as watch:
             result = run(build(draft, None, dtype=given.dtype), dump, steps=given.steps)
-        print(f"{parameters / 1e9:.2f} billion parameters, {given.tokens} tokens, {given.steps} steps, {given.dtype}: {time.monotonic() - began:.0f} s")
+        print(
+            f"{parameters / 1e9:.2f} billion parameters, {given.tokens} tokens, {given.steps} steps, {given.dtype}: {time.monotonic() - began:.0f} s"
+        )
         print(f"memory of its own: {before:.2f} GiB before, {watch.most:.2f} GiB at most")
         print(f"{result.rounds} rounds, accept length {result.accept_length:.2f} (random weights)")
 

@@ -241,7 +241,6 @@ def test_legal_twins_are_silent(
     assert notes == (["H4"] if name in ("as the engine fed it", "in float32", "in float16") else notes)
 
 
-@pytest.mark.xfail(reason="known limit: the swapped rows also fit a norm on one side (FM-35), which is named first", strict=True)
 def test_rows_swapped_between_requests(train: HiddenStates, sequences: list[Sequence], gain: Tensor) -> None:
     """Twenty rows of two sequences changed places: said as that, with both names."""
     fed = [s.fed.clone() for s in sequences]
