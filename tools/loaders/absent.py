@@ -70,5 +70,19 @@ def install() -> None:
     spec = importlib.util.spec_from_file_location("torchvision", shim)
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    _old_names()
     _missing.update(name for name in KERNELS if name not in sys.modules and importlib.util.find_spec(name) is None)
     sys.meta_path.append(_Finder())
+
+
+def _old_names() -> None:
+    """Names that SGLang up to 0.4.9 takes from Triton and Torch and that newer ones have no more."""
+    import torch
+    from triton.runtime import cache
+
+    if not hasattr(torch._C._cpu, "_is_amx_tile_supported"):
+        torch._C._cpu._is_amx_tile_supported = lambda: False
+
+    for name in ("default_cache_dir", "default_dump_dir", "default_override_dir"):
+        if not hasattr(cache, name):
+            setattr(cache, name, lambda: "")
