@@ -261,8 +261,13 @@ def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
         yield Candidate(fault, own, present, tuple(fault.changes(case)))
     known = {fault.id for fault in listed} | case.assume_fixed
     for name, finding in by_fault.items():
-        if name not in known and finding.severity > Severity.NOTE:
+        if name not in known and finding.severity > Severity.NOTE and not is_symptom(name):
             yield Candidate(Fault(name, finding.title, lambda _: None), finding, PRESENT[finding.severity], ())
+
+
+def is_symptom(fault: str) -> bool:
+    """Whether a finding restates the number (tests M1 to M9) instead of giving a cause of it."""
+    return fault.startswith("M")
 
 
 def _log_sum(values: Iterable[float]) -> float:

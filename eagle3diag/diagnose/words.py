@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS
+from eagle3diag.diagnose.explain import HARMLESS, is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
@@ -39,6 +39,8 @@ def verdict(ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: 
     length = observed.length if observed else None
     if serious:
         first = serious[0].finding
+        if suspects and all(is_symptom(r.finding.fault) for r in serious):
+            return f"{first.fault}: {first.title}; {_undetermined(suspects)}."
         more = f" And {len(serious) - 1} more: {', '.join(r.finding.fault for r in serious[1:4])}." if len(serious) > 1 else ""
         return f"{first.fault}: {first.title}.{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":

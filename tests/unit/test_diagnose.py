@@ -196,6 +196,15 @@ def test_a_series_is_looked_for_while_one_does_not_do(monkeypatch: pytest.Monkey
     assert out.none_of_these < 0.3
 
 
+def test_a_symptom_explains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That nothing is accepted (M1) is the number again; the suspects keep their shares."""
+    plain = weigh(monkeypatch, {"A": COLLAPSED}, {}, observed=acceptance(COLLAPSED))
+    said = weigh(monkeypatch, {"A": COLLAPSED}, {"M1": Severity.WARNING}, observed=acceptance(COLLAPSED))
+
+    assert said.weight == plain.weight
+    assert "M1" not in said.weight
+
+
 def test_what_was_mended_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """assume_fixed takes a fault out of the catalogue of this case."""
     out = weigh(monkeypatch, {"A": COLLAPSED}, {}, observed=acceptance(COLLAPSED), assume_fixed=frozenset({"A"}))
