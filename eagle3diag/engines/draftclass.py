@@ -90,7 +90,7 @@ class Names:
     Attributes
     ----------
     renames: pattern and replacement, in order. d2t, t2d: patterns of the two maps; what ``t2d`` matches is not used.
-    skipped: pattern of names that are passed over. skipped_unless: patterns passed over while a flag is not set.
+    skipped: pattern of names that are passed over. skipped_unless: patterns passed over while a flag is not as said (see ``Row.when``).
     bare: pattern of the names that get no ``model.`` in front; None: a name is tried as it is, then with it.
     stacked: part to parameter, as they stand in names. d2t_is_parameter: whether the map is one, under the name that ``d2t`` matches.
     unknown, unknown_part, unknown_bias: what becomes of a name without a parameter: ``dropped``, ``warned`` (dropped with a line in the
@@ -120,7 +120,7 @@ class Names:
             return "loaded", slots[HOT_TOKEN_ID, None]
         if self.skipped and re.search(self.skipped, name):
             return "ignored", None
-        if any(re.search(pattern, name) and flag not in flags for pattern, flag in self.skipped_unless):
+        if any(re.search(pattern, name) and not _wanted(flag, flags) for pattern, flag in self.skipped_unless):
             return "dropped", None
         part = None
         for piece, whole in self.stacked:

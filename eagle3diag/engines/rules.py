@@ -68,6 +68,12 @@ class Span:
     def of(cls, first: str | None = None, before: str | None = None) -> Span:
         return cls(Version.parse(first) if first else None, Version.parse(before) if before else None)
 
+    def __and__(self, other: Span) -> Span:
+        """The versions in both."""
+        firsts = [v for v in (self.first, other.first) if v is not None]
+        ends = [v for v in (self.before, other.before) if v is not None]
+        return Span(max(firsts, default=None), min(ends, default=None))
+
     def __contains__(self, version: Version) -> bool:
         return (self.first is None or self.first <= version) and (self.before is None or version < self.before)
 

@@ -26,7 +26,10 @@ def _layer(name: str, canonical: str, versions: Span) -> tuple[Row, ...]:
             parts=(("q_proj", "Q"), ("k_proj", "KV"), ("v_proj", "KV")), versions=versions,
         ),
         Row(f"{attention}.o_proj.weight", f"{canonical}.self_attn.o_proj.weight", ("H", "Q"), versions=versions),
-        Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), "zeros", when="attention_bias", versions=versions),
+        *(
+            Row(f"{attention}.o_proj.bias", f"{canonical}.self_attn.o_proj.bias", ("H",), holds, when="attention_bias", versions=within)
+            for holds, within in (("memory", versions & Span.of(before="0.5.9")), ("zeros", versions & Span.of("0.5.9")))
+        ),
         Row(
             f"{mlp}.gate_up_proj.weight", f"{canonical}.mlp.{{part}}.weight", ("H",),
             parts=(("gate_proj", "I"), ("up_proj", "I")), versions=versions,
@@ -60,6 +63,7 @@ _NAMES = (
         Names(
             renames=(), d2t="d2t", t2d="t2d", stacked=_STACKED + _MLP, bare="lm_head", unknown="warned", unknown_part="raises",
             unknown_bias="dropped", skipped=r"rotary_emb\.(inv_freq|cos_cached|sin_cached)|projector",
+            skipped_unless=((r"lm_head\.weight", "!tied"),),
         ),
         "0.4.5-0.4.8: every name but the head's goes as model.NAME to llama.py's loader, which warns of unknown names and raises a "
         "KeyError for unknown parts of stacked ones",

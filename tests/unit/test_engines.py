@@ -78,6 +78,9 @@ def test_spans_and_versions() -> None:
     assert Version.parse("0.5.11") not in Span.of("0.4.9", "0.5.11") and Version.parse("0.5.10.post1") in Span.of("0.4.9", "0.5.11")
     assert str(Span.of("0.4.9", "0.5.11")) == "since 0.4.9 and before 0.5.11" and str(Span()) == "every version"
     assert Version.parse("0.5.12rc1") < Version.parse("0.5.12")
+    both = Span.of("0.4.9") & Span.of("0.4.5", "0.5.2")
+    assert both == Span.of("0.4.9", "0.5.2") and Span() & Span() == Span()
+    assert Version.parse("0.5.12") not in Span.of("0.5.12") & Span.of(before="0.5.9")
     assert at(V1_KEYS, Version.parse("0.32")).value == (TOP, NESTED)
     with pytest.raises(BadArgument):
         Version.parse("9" * 400)
@@ -249,6 +252,7 @@ def test_biases_that_are_made_up() -> None:
     """FM-26: fc has a random bias up to 0.4.8; vLLM leaves promised ones as memory; zeros change nothing."""
     assert faults(audit(with_ids(None), engine="sglang==0.4.8")) == ["FM-26"]
     assert faults(audit(with_ids(None, attention_bias=True), engine="vllm==0.32.0")) == ["FM-26"]
+    assert faults(audit(with_ids(None, attention_bias=True), engine="sglang==0.5.8")) == ["FM-26"]
     assert faults(audit(with_ids(None, attention_bias=True), engine="sglang==0.5.23")) == []
 
 

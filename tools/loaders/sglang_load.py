@@ -50,6 +50,17 @@ def start(target: Path) -> None:
         pass
 
 
+def own_norm() -> None:
+    """Without CUDA, SGLang up to 0.4.9 takes vLLM's RMSNorm in place of its own, which lies beside it in the same file."""
+    from sglang.srt.layers import layernorm
+
+    if layernorm.RMSNorm.__module__ != layernorm.__name__:
+        kinds = [torch.nn.Module]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        layernorm.RMSNorm = next(k for k in kinds if (k.__module__, k.__name__) == (layernorm.__name__, "RMSNorm"))
+
+
 def server_arguments(target: Path) -> Any:
     """The real ``ServerArgs``, or a namespace of what model classes ask for where it cannot be made without a GPU."""
     from sglang.srt.server_args import ServerArgs
@@ -147,6 +158,7 @@ def captured(module: str, name: str, blocks: int, ids: list[int] | None) -> list
 if __name__ == "__main__":
     root, out = Path(sys.argv[1]), Path(sys.argv[2])
     start(root / "target")
+    own_norm()
     asked = json.loads((root / "targets.json").read_text())
     layers = [captured(*question) for question in asked]
     watch.write(out, {"version": sglang.__version__, "cases": watch.observe_all(root, build, extras), "captures": layers})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import resource
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 UNTOUCHED = 12345.0
+MEMORY = 5 << 30
 _EMPTY_INTEGER = -777
 
 
@@ -140,7 +142,12 @@ def observe(folder: Path, build: Callable[[Path], torch.nn.Module], extras: Call
 def observe_all(
     root: Path, build: Callable[[Path], torch.nn.Module], extras: Callable[[torch.nn.Module], dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """:func:`observe` for every folder of ``root`` that holds a config, but for the target."""
+    """:func:`observe` for every folder of ``root`` that holds a config, but for the target.
+
+    Older Transformers guess a config without ``model_type`` from the folder's name, and may come to a model of billions of parameters:
+    what takes more than :data:`MEMORY` is an exception, and not the machine's trouble.
+    """
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     folders = [folder for folder in sorted(root.iterdir()) if (folder / "config.json").is_file() and folder.name != "target"]
     return {folder.name: observe(folder, build, extras) for folder in folders}
 
