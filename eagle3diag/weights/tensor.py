@@ -177,7 +177,7 @@ def _values(tensor: Tensor, count: int, exact: bool | None) -> tuple[Values | No
     if exact is None:
         return None, []
     blocks = tensor.chunk(count, dim=1) if count else ()
-    if not exact or values.cost(*tensor.shape) > EXACT_FLOPS:
+    if not exact or values.cost(*tensor.shape) > values.DOUBLE_FLOPS:
         found = [values.krylov(values.wide(b), BLOCK_WIDTH, BLOCK_STEPS).values for b in blocks]
         whole = values.wide(tensor)
         return values.from_gram(values.gram(whole)) if exact else values.krylov(whole).values, found

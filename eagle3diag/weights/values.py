@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-DOUBLE_FLOPS = 1.2e11
-"""Up to this cost a Gram matrix is summed in float64 (a few seconds on one thread); above it in float32, at half the time."""
+DOUBLE_FLOPS = 2e10
+"""Up to this cost (1500 x 4500) a Gram matrix is summed in float64, within a second on one thread; above it in float32, at half the time."""
 
 ROUNDING = {torch.float64: (1e-14, 1e-13), torch.float32: (1.7e-6, 5e-5)}
 """Error of an eigenvalue of a Gram matrix: of the largest one, and of itself. Float32 measured against float64 on noise and on decaying spectra
@@ -20,7 +20,7 @@ WIDTH, STEPS = 64, 17
 gives the 64 largest values of [7168, 21504] to 8e-4 (``benchmarks/weights_krylov.py``); on a trained matrix they converge in half of that."""
 
 _SLAB = 1 << 22
-_PANEL = 1024
+_PANEL = 256
 
 
 @dataclass(frozen=True, eq=False)
