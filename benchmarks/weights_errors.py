@@ -1,7 +1,7 @@
 """How often the verdict on a weight is wrong: false alarms on fresh matrices, and the power curve over the size of the update.
 
     python benchmarks/weights_errors.py alarms [--count 40000]
-    python benchmarks/weights_errors.py power [--count 60]
+    python benchmarks/weights_errors.py power [--count 60] [--figure docs/weights_power.svg]
 
 ``alarms``: fresh matrices of every family, dtype and shape from 64 to 8192; each not called "at init" is an error. ``power``: updates of a
 given size relative to the start, of several kinds; the share that is called trained. The seeds are none of those that the thresholds were set
@@ -14,11 +14,14 @@ import argparse
 import math
 import time
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from eagle3diag.faults.verdict import verdict
+from eagle3diag.report.form import Lines, Series
+from eagle3diag.report.svg import draw
 from eagle3diag.weights import measure
 
 SMALL = ((64, 64), (64, 192), (192, 64), (96, 288), (128, 512), (256, 256), (300, 100))
@@ -33,6 +36,7 @@ FAMILIES = (
     "kaiming_normal",
 )
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DRAWN = ((512, 1536), "uniform_fan_in")
 
 
 def fresh(family: str, shape: tuple[int, int], g: torch.Generator) -> Tensor:
@@ -94,8 +98,9 @@ def alarms(count: int) -> None:
         print(f"  {kind:32s} {wrong[kind]:4d} of {total[kind]}")
 
 
-def power(count: int) -> None:
+def power(count: int, figure: Path | None) -> None:
     sizes = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
+    drawn: list[Series] = []
     for shape in ((256, 768), (512, 1536)):
         for family in ("uniform_fan_in", "normal_0.02"):
             seen: dict[str, dict[float, list[bool]]] = defaultdict(lambda: defaultdict(list))
@@ -108,19 +113,28 @@ def power(count: int) -> None:
             print(f"{list(shape)}, {family}: share not called 'at init', by update relative to the start ({count} each, bfloat16)")
             print(f"  {'':30s}" + "".join(f"{size:>8.1%}" for size in sizes))
             for kind, by_size in seen.items():
-                print(f"  {kind:30s}" + "".join(f"{sum(by_size[size]) / count:8.2f}" for size in sizes), flush=True)
+                shares = [sum(by_size[size]) / count for size in sizes]
+                print(f"  {kind:30s}" + "".join(f"{share:8.2f}" for share in shares), flush=True)
+                if (shape, family) == DRAWN:
+                    drawn.append(Series(kind, tuple(100 * size for size in sizes), tuple(shares), hue=len(drawn), points=True))
+    if figure is not None:
+        title = f"Share of matrices not called 'at init': {list(DRAWN[0])}, {DRAWN[1]}"
+        words = ("power", title, f"{count} matrices a point", "update, % of the start's norm", "share")
+        lines = Lines(*words, tuple(drawn), log_x=True, y_range=(0, 1))
+        figure.write_text(draw(lines).replace("currentColor", "#777") + "\n")  # readable on a light page and on a dark one
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("alarms", "power"))
     parser.add_argument("--count", type=int)
+    parser.add_argument("--figure", type=Path, help="draw the power curve of one shape and start into this SVG file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "alarms":
         alarms(args.count or 40_000)
     else:
-        power(args.count or 60)
+        power(args.count or 60, args.figure)
 
 
 if __name__ == "__main__":
