@@ -12,6 +12,7 @@ from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
 from eagle3diag.faults.shapes import fc_width
+from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -63,6 +64,21 @@ def names_end_start(audit: Audit) -> Finding | None:
         tuple(Evidence(load.name, "raises", "a name of this class", "audit") for load in raising[:8]),
         "Remove what does not belong to the draft, and set the flag of what does (fc_norm, attention_bias, ...).",
         "`eagle3diag audit` must list no tensor that raises.",
+    )
+
+
+def map_ends_start(audit: Audit) -> Finding | None:
+    """K1: no map, which a whole vocabulary does not need, in a version that asks for it all the same."""
+    if not any(load.canonical == "d2t" and load.note == HOLDS["unset"] for load in audit.outcome("missing")) or reduced(audit):
+        return None
+    return Finding(
+        "K1",
+        Severity.ERROR,
+        f"{audit.engine} {audit.engine_version} ends with an AttributeError for want of d2t",
+        "The draft speaks the whole vocabulary, so no map is needed; this version looks for one without asking whether there is one.",
+        (Evidence("d2t", "missing", f"[{audit.vocab_size}] zeros", "checkpoint"),),
+        "Upgrade, or add a d2t of zeros: eagle3diag convert does it in a copy.",
+        "`eagle3diag audit` must list d2t as loaded.",
     )
 
 
@@ -323,7 +339,8 @@ def known_bugs(audit: Audit, launch: Launch | None = None) -> list[Finding]:
 
 #: What an audit alone says.
 JUDGES = (
-    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field, unsupported_target, lost_layer,
+    unknown_engine, refused, names_end_start, map_ends_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field,
+    unsupported_target, lost_layer,
     other_order, other_layers,
 )  # fmt: skip
 
