@@ -91,7 +91,8 @@ def misread_map(audit: Audit) -> Finding | None:
 def _misread(m: MapCheck) -> bool:
     absolute = m.agree_absolute is not None and m.agree_absolute >= AGREE and m.agree_offset is not None and m.agree_offset < AGREE
     unmarked = m.agree_offset is None and m.in_range_offset < 1 <= m.in_range_absolute and m.unique_absolute == 1
-    return (absolute or unmarked or m.arange) and not m.all_zero
+    arange = m.arange and not (m.agree_offset == 1 and m.marked == m.length)  # every second token may be meant: then t2d says so
+    return (absolute or unmarked or arange) and not m.all_zero
 
 
 def foreign_map(audit: Audit) -> Finding | None:

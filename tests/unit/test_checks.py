@@ -168,6 +168,7 @@ LEGAL: dict[str, Callable[[], Draft]] = {
     "no t2d": lambda: tensors(t2d=None),
     "t2d as bytes": lambda: tensors(t2d=marks(IDS).to(torch.uint8)),
     "map in int32": lambda: tensors(d2t=offsets(IDS).to(torch.int32)),
+    "every second token, which arange says": lambda: tensors(d2t=torch.arange(VD), t2d=marks(list(range(0, V, 2)))),
     "map by frequency": lambda: tensors(d2t=offsets(IDS[::-1])),
     "whole vocabulary without a map": full,
     "whole vocabulary, zero map": lambda: full(d2t=torch.zeros(V, dtype=torch.int64), t2d=torch.ones(V, dtype=torch.bool)),
