@@ -265,8 +265,8 @@ def page() -> str:
         "# What engines do with a draft\n",
         "Written by `tools/engines_table.py` from the facts in `eagle3diag/engines`; a test keeps the two in step. A cell holds for every version of its "
         "column, or says since which.\n",
-        "**run**: `make test-engines` loads a set of good and bad checkpoints through the engine's own code in one version at least of that column and demands that "
-        f"`eagle3diag.audit` predicted what happened to every tensor ({run}). **read**: read in those versions' source only.\n",
+        "**run**: `make test-engines` loads a set of good and bad checkpoints through the engine's own code in one version at least of that column and demands "
+        f"that `eagle3diag.audit` predicted what happened to every tensor ({run}). **read**: read in those versions' source only.\n",
     ]
     return "\n".join([*intro, *trainers(), *targets(), *classes(), *bugs()]).rstrip() + "\n"
 
