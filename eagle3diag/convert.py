@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eagle3diag.audit import Audit, audit
 from eagle3diag.checkpoints import Draft, DraftConfig, open_draft
 from eagle3diag.checkpoints.config import read_config
 from eagle3diag.checkpoints.names import IDLE, canonical
 from eagle3diag.checkpoints.recognise import KIND_WORDS
 from eagle3diag.checkpoints.write import write_folder
-from eagle3diag.engines import Version, split_engine
+from eagle3diag.engines import known_version, split_engine
+from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.errors import BadArgument
 from eagle3diag.findings import Finding, Result
 from eagle3diag.formats import FLAT_REASONS, flat, nested
@@ -74,8 +77,6 @@ def convert(draft: str | os.PathLike[str] | Draft, out: str | os.PathLike[str], 
     engine, version = split_engine(to)
     if engine not in ("sglang", "vllm", "speculators") or (engine == "speculators" and version):
         raise BadArgument(f"cannot convert to {to!r:.80}", hint='give "sglang==VERSION", "vllm==VERSION" or "speculators"')
-    if version:
-        Version.parse(version)
     if engine == "speculators" and opened.config.latent is not None:
         raise BadArgument(
             "speculators' format has no MLA drafts", where=opened.path, hint='convert to "sglang==VERSION" or "vllm==VERSION"'
@@ -87,12 +88,15 @@ def convert(draft: str | os.PathLike[str] | Draft, out: str | os.PathLike[str], 
     left = [_edit(repair) for repair in skipped]
     mended, dropped = _without_idle(mended)
     changes += dropped
-    layout = nested(mended.config) if engine == "speculators" else flat(mended.config, engine)
+    layout = nested(mended.config) if engine == "speculators" else flat(mended.config, engine, known_version(engine, version)[0])
     left += [Edit(*note) for note in layout.left]
     changes += _config_changes(mended.config.raw, layout.raw)
     mended = with_raw(mended, layout.raw)
     mended, renamed = _named(mended, None if engine == "speculators" else to)
     changes += renamed
+    if engine != "speculators":
+        mended, added = _completed(mended, to)
+        changes += added
     _same_boundaries(source.config, mended.config)
     files, rewritten = _files(source, mended)
     write_folder(target, mended.config.raw, mended.tensors, files)
@@ -105,7 +109,7 @@ def convert(draft: str | os.PathLike[str] | Draft, out: str | os.PathLike[str], 
         left=tuple(left),
         tensors=len(mended.tensors),
         rewritten=rewritten,
-        audit=None if engine == "speculators" else _audit(open_draft(target), to),
+        audit=None if engine == "speculators" else audit(open_draft(target), engine=to),
     )
 
 
@@ -113,18 +117,24 @@ def _edit(repair: Repair) -> Edit:
     return Edit(repair.what, repair.before, repair.after, repair.why)
 
 
-def _audit(draft: Draft, engine: str) -> Audit | None:
-    """None for an engine without rules of its own."""
-    try:
-        return audit(draft, engine=engine)
-    except BadArgument:
-        return None
-
-
 def _without_idle(draft: Draft) -> tuple[Draft, list[Edit]]:
     idle = [name for name in draft.tensors if name.endswith(IDLE)]
     why = "computed by every engine, or the trainer's copy of a weight of the target; vLLM ends with an error over it"
     return draft.replace(tensors=dict.fromkeys(idle)), [Edit(name, "in the file", "left out", why) for name in idle]
+
+
+def _completed(draft: Draft, engine: str) -> tuple[Draft, list[Edit]]:
+    """Zeros, which change no number, for what this version would make up or end over: a bias that its class has, the map of a whole vocabulary."""
+    names, added = draft.canonical(), {}
+    for load in audit(draft, engine=engine).outcome("missing"):
+        weight = names.get(f"{load.canonical.removesuffix('.bias')}.weight")
+        if load.canonical.endswith(".bias") and weight is not None and load.note != HOLDS["zeros"]:
+            like = draft.tensors[weight]
+            added[f"{weight.removesuffix('.weight')}.bias"] = like.new_zeros(len(like)), load.note
+        elif load.canonical == "d2t" and draft.config.draft_vocab_size == draft.config.vocab_size:
+            added["d2t"] = torch.zeros(draft.config.vocab_size, dtype=torch.int64), load.note
+    edits = [Edit(name, "absent", "zeros", f"this version has it, and without it in the file: {note}") for name, (_, note) in added.items()]
+    return draft.replace(tensors={name: zeros for name, (zeros, _) in added.items()}), edits
 
 
 # ---- names ----
@@ -148,10 +158,9 @@ def _named(draft: Draft, engine: str | None) -> tuple[Draft, list[Edit]]:
     best: int | None = None
     for style in _STYLES if engine is not None else ():
         candidate = _renamed(draft, style)
-        predicted = None if candidate is None else _audit(candidate, engine or "")
-        if predicted is None:
+        if candidate is None:
             continue
-        lost = sum(load.outcome in ("dropped", "missing", "raises") for load in predicted.loads)
+        lost = sum(load.outcome in ("dropped", "missing", "raises") for load in audit(candidate, engine=engine or "").loads)
         if best is None or lost < best:
             chosen, best = style, lost
     renamed = _renamed(draft, chosen) or draft

@@ -7,19 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from eagle3diag.checkpoints import DraftConfig
+from eagle3diag.engines import Version, rules_of
+from eagle3diag.engines.vllm_config import TAKEN_FOR_MTP
 
 #: What a flat config takes over from speculators' nested layer beside the normalised fields, where it is there.
 _CARRIED = ("attention_bias", "mlp_bias", "layer_types", "sliding_window", "use_sliding_window", "attention_dropout", "initializer_range",
             "bos_token_id", "eos_token_id", "pad_token_id", "partial_rotary_factor")  # fmt: skip
 
-_DENSE, _LATENT, _QWEN3 = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM", "Eagle3Qwen3ForCausalLM"
-"""SGLang's two draft classes, which vLLM knows too, and vLLM's class for drafts with norms on queries and keys (since 0.24)."""
-
-_VLLM_KNOWS = ("Eagle3LlamaForCausalLM", _DENSE, _LATENT, "Eagle3DeepseekV3ForCausalLM", _QWEN3)
+#: Names of draft classes, the first that a version knows: those that both engines know first, then vLLM's own.
+_DENSE = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+_LATENT = ("Eagle3DeepseekV2ForCausalLM",)
+#: vLLM's class for drafts with norms on queries and keys.
+_QWEN3 = ("Eagle3Qwen3ForCausalLM",)
+#: The model type of published MLA drafts, under which vLLM builds them (run in 0.32.0).
+_LATENT_TYPE = "kimi_k2"
 
 #: Why a field of the config changes, by its name.
 FLAT_REASONS: Mapping[str, str] = {
     "architectures": "the class that the engine builds for such a draft",
+    "model_type": "vLLM rewrites the target's type to a model of another kind; published MLA drafts say this one",
     "rope_theta": "the base that was already in force, where engines before Transformers 5 look for it",
     "rope_scaling": "the scaling that was already in force, where engines before Transformers 5 look for it",
     "dtype": "Transformers 5's name of the dtype; without one SGLang takes float16",
@@ -42,13 +48,16 @@ class Layout:
     left: tuple[tuple[str, str, str, str], ...]
 
 
-def flat(c: DraftConfig, engine: str) -> Layout:
+def flat(c: DraftConfig, engine: str, version: Version) -> Layout:
     """The flat config of ``c`` for ``engine``; a flat source keeps every field that need not change."""
     raw: dict[str, Any] = dict(_unnested(c)) if c.style == "speculators" else dict(c.raw)
     left: list[tuple[str, str, str, str]] = []
-    architecture = _LATENT if c.latent else _QWEN3 if engine == "vllm" and _has_head_norms(c) else _DENSE
-    if not (engine == "vllm" and c.architecture in _VLLM_KNOWS and c.style == "flat"):
-        raw["architectures"] = [architecture]
+    known = rules_of(engine).architectures(version)
+    classes = _LATENT if c.latent else _QWEN3 if engine == "vllm" and _has_head_norms(c) else _DENSE
+    if not (engine == "vllm" and c.architecture in known and c.style == "flat"):
+        raw["architectures"] = [next((name for name in classes if name in known), classes[0])]
+    if engine == "vllm" and c.latent and raw.get("model_type") in TAKEN_FOR_MTP:
+        raw["model_type"] = _LATENT_TYPE
     raw |= {"head_dim": c.head_dim} if c.latent is None else {}
     raw.setdefault("num_key_value_heads", c.num_kv_heads)
     raw.setdefault("num_hidden_layers", c.num_layers)

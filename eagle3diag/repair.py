@@ -117,10 +117,10 @@ def map_is_lost(draft: Draft) -> bool:
         return True
     place = torch.arange(vocabulary.size)
     offsets = vocabulary.draft_ids - place
-    if bool(offsets.any()):
-        return bool((offsets == place).all())
     marks = map_from_marks(draft)
-    return marks is None or bool(marks.any())
+    if marks is not None and torch.equal(marks, offsets):
+        return False
+    return not bool(offsets.any()) or bool((offsets == place).all())
 
 
 def _name_layer(draft: Draft) -> tuple[Draft, Repair] | None:

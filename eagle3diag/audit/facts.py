@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3diag.audit.rows import RowsCheck, rows_checks
 from eagle3diag.checkpoints import Draft, DraftConfig, Target, TensorInfo
 from eagle3diag.checkpoints.names import layer_numbers
 
@@ -48,14 +49,15 @@ class TargetFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The config as it was read, every tensor by canonical name, the numbers of the layers in the file, its small tensors, and the
-    target's side where a target was given."""
+    """The config as it was read, every tensor by canonical name, the numbers of the layers in the file, its small tensors, and, where a target
+    was given, its side and ``rows``: the draft's embedding and head against its own."""
 
     config: DraftConfig
     tensors: Mapping[str, TensorInfo]
     layers: tuple[int, ...]
     small: tuple[SmallTensor, ...]
     target: TargetFacts | None
+    rows: tuple[RowsCheck, ...] = ()
 
     def __contains__(self, canonical: str) -> bool:
         return canonical in self.tensors
@@ -64,13 +66,17 @@ class Facts:
         """Of a tensor of the file; empty when it is not there."""
         return self.tensors[canonical].shape if canonical in self.tensors else ()
 
+    def like(self, canonical: str) -> RowsCheck | None:
+        """How the rows of an embedding or a head are like the target's; None where that was not looked at."""
+        return next((check for check in self.rows if check.tensor == canonical), None)
+
     def zero(self, canonical: str) -> bool:
         """Whether this is a small tensor of zeros."""
         return any(t.zero for t in self.small if t.canonical == canonical)
 
 
 def gather(draft: Draft, target: Target | None) -> Facts:
-    """Read headers, norms and biases, and the target's config, ``generation_config.json`` and ``tokenizer_config.json``."""
+    """Read headers, norms and biases, and of a target the config, ``generation_config.json``, ``tokenizer_config.json`` and some rows."""
     names = draft.canonical()
     small = []
     for canonical, stored in names.items():
@@ -85,6 +91,7 @@ def gather(draft: Draft, target: Target | None) -> Facts:
         layers=layer_numbers(draft.tensors),
         small=tuple(small),
         target=None if target is None else _target(target, draft),
+        rows=rows_checks(draft, target),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3diag.checkpoints import Draft
-from eagle3diag.checkpoints.names import canonical
+from eagle3diag.checkpoints.names import SCALES, canonical
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.engines.draftclass import HOLDS, HOT_TOKEN_ID, DraftClass, Reading, Slot
 from eagle3diag.engines.engine import Engine, Unloadable
@@ -88,6 +88,7 @@ class _Loads:
         self.tensors = Tensors.of(draft.tensors)
         self.slots = found.slots(reading, version)
         self.names = at(found.names, version).value
+        self.quantised = draft.config.quantization is not None
         self.embedding, self.head = at(found.embedding, version).value, at(found.head, version).value
 
     def run(self) -> Iterator[TensorLoad]:
@@ -105,6 +106,8 @@ class _Loads:
         info = self.tensors.info(name)
         outcome, slot = self.names.place(name, self.slots, self.reading.flags)
         load = TensorLoad(name, canonical(name), outcome, slot.label if slot else None, info.shape, info.dtype)
+        if slot is None and self.quantised and SCALES.search(name):
+            return replace(load, outcome="ignored", note="belongs to a quantised layer, which is not simulated")
         if slot is None:
             note = _UNKNOWN.get(outcome, "used in training only" if "t2d" in name else "passed over by name")
             return replace(load, outcome="dropped" if outcome == "warned" else outcome, note=note)

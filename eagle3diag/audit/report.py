@@ -125,7 +125,7 @@ def _not_simulated(raw: Mapping[str, object]) -> tuple[str, ...]:
     """What the load simulation leaves out."""
     if raw.get("quantization_config") is None:
         return ()
-    return ("quantization_config: scales and packed weights of quantised layers are not simulated; their names count as unknown",)
+    return ("quantization_config: scales and packed weights of quantised layers are not simulated, and passed over",)
 
 
 def _check_target(draft: Draft, target: Target) -> None:

@@ -11,6 +11,9 @@ _LEGACY = {"aux_norm_low.": "fc_norm.0.", "aux_norm_mid.": "fc_norm.1.", "aux_no
 IDLE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", "verifier_norm.weight", "verifier_lm_head.weight")
 _LAYER = re.compile(r"layers\.(\d{1,9})\.")
 
+#: What quantised layers hold beside, or in place of, their weights.
+SCALES = re.compile(r"(_scale|_scale_inv|_zero_point|\.scales?|\.qzeros|\.g_idx|weight_packed)(_2)?$")
+
 
 def canonical(name: str) -> str:
     """The canonical spelling of one checkpoint name: no leading ``model.``, ``layers.0.`` for ``midlayer.``; others unchanged.

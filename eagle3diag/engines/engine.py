@@ -32,6 +32,11 @@ class Engine:
     default: Callable[[int], tuple[int, ...]]
     bugs: tuple[Bug, ...] = ()
 
+    def architectures(self, version: Version) -> frozenset[str]:
+        """The names in ``architectures`` that lead to one of its draft classes in ``version``."""
+        rows = (at(c.architectures, version) for c in self.classes)
+        return frozenset(name for row in rows if row.version <= version for name in row.value)
+
     def draft_class(self, raw: Mapping[str, object], version: Version) -> DraftClass | Unloadable:
         """The class that ``version`` builds from a raw config."""
         name = self.architecture(raw, version)

@@ -83,6 +83,9 @@ FAMILIES = (
     }, last_block="0.5.23"),
 )  # fmt: skip
 
+#: Drafts that are made for targets of one family: whose rules hold where the target is not given.
+_OF_DRAFTS: Mapping[object, Family] = {"Eagle3DeepseekV2ForCausalLM": next(f for f in FAMILIES if f.module == "deepseek_v2.py")}
+
 #: The embedding's output (boundary 0) can be captured.
 _FROM_EMBEDDING = Version.parse("0.5.22")
 #: ``eagle_config.use_aux_hidden_state`` is read: first seen in 0.5.8.
@@ -103,6 +106,9 @@ def captured(raw: Mapping[str, object], version: Version, target: Target | None)
     Source: ``model_runner.py`` up to 0.5.15, then ``spec_aux_hidden_state.py::_resolve_eagle_aux_hidden_state``.
     """
     name, family = family_of(target)
+    if target is None:
+        drafts = raw.get("architectures")
+        family = _OF_DRAFTS.get(drafts[0]) if isinstance(drafts, list) and drafts and isinstance(drafts[0], str) else None
     first = None if name is None or family is None else family.classes.get(name)
     supported = None if name is None else family is not None and (first is None or Version.parse(first) <= version)
     if switched_off(raw) and version >= _SWITCH_READ:

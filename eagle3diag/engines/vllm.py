@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from eagle3diag.checkpoints.target import Target
 from eagle3diag.engines.engine import Engine
 from eagle3diag.engines.layers import NESTED, OTHERS, TOP, Capture, capture, llama_default
-from eagle3diag.engines.rules import Since, Span, Version, at, since
+from eagle3diag.engines.rules import Bug, Since, Span, Version, at, since
 from eagle3diag.engines.vllm_config import architecture, view
 from eagle3diag.engines.vllm_drafts import DEEPSEEK, LLAMA, QWEN3
 
@@ -72,6 +72,19 @@ def _target(target: Target | None, version: Version) -> tuple[str | None, bool |
     return kind, None if types is None else any(known in kind for known in types)
 
 
+BUGS = (
+    Bug(
+        "FM-14",
+        Span.of("0.9.0", "0.9.1"),
+        "reduced vocabulary",
+        "d2t is loaded and then thrown away in this version",
+        "After loading, the name that d2t had in the file is looked for among the parameters' names, is not found, and the map is set to None: "
+        "draft ids are read as the first ids of the target (1.12 where 2.99 was right).",
+        "Upgrade to vLLM 0.9.1 or newer; the file is right as it is.",
+        "PR #18488 (2025-05-21) brought it, PR #18909 took it away; which releases lie between is told by their dates",
+    ),
+)
+
 ENGINE = Engine(
     name="vllm",
     first=Version.parse("0.9.0"),
@@ -80,4 +93,5 @@ ENGINE = Engine(
     architecture=architecture,
     captured=captured,
     default=llama_default,
+    bugs=BUGS,
 )

@@ -17,7 +17,7 @@ _COPIED: Mapping[str, tuple[Span, object]] = {
     "norm_output": (Span.of("0.25.0"), False),
 }
 #: ``SpeculativeConfig.hf_config_override``, read in 0.18 to 0.33: the architectures of such drafts are overwritten. Run in 0.32.0.
-_TAKEN_FOR_MTP = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+TAKEN_FOR_MTP = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
 _FORMAT_READ = Span.of("0.10.0")
 _IDS_COPIED = Span.of("0.11.1")
 _QWEN3 = Span.of("0.24.0")
@@ -50,7 +50,7 @@ def architecture(raw: Mapping[str, object], version: Version) -> str | Unloadabl
     names = raw.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         return Unloadable("the config names no architectures")
-    if raw.get("model_type") in _TAKEN_FOR_MTP:
+    if raw.get("model_type") in TAKEN_FOR_MTP:
         return Unloadable(
             f"model_type {raw['model_type']!r} is rewritten to deepseek_mtp, a model of another kind; published MLA drafts say kimi_k2"
         )

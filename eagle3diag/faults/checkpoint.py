@@ -1,4 +1,5 @@
-"""Faults of names and of the head: FM-05 (layer names dropped), FM-06 and FM-08 (head missing), FM-07 (own head replaced), FM-10 (tied)."""
+"""Faults of names, head and embedding: FM-05 (layer names dropped), FM-06 and FM-08 (head missing), FM-07 (own head or embedding replaced),
+FM-09 (an embedding that is no one's), FM-10 (tied)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,20 @@ import torch
 
 from eagle3diag.audit import Audit
 from eagle3diag.audit.checks import padded
+from eagle3diag.audit.rows import RowsCheck
 from eagle3diag.case import Case
 from eagle3diag.faults.base import IN_FILES, Fault, in_files, on_audit
 from eagle3diag.faults.shapes import other_architecture
 from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
+
+COPIED = 0.99
+"""Share of rows that are the target's within rounding, from which a table is its copy: a fine-tuned or padded target moves a few."""
+
+UNRELATED = 0.1
+"""K6: median centred cosine below which rows have nothing of the target's; random ones have 0 within 1 / sqrt(H) each, far less in the
+median of a thousand."""
 
 SEED = 0  # of every random replacement, so that the same case gives the same numbers
 
@@ -101,11 +110,13 @@ def replaced_head(audit: Audit) -> Finding | None:
         return None
     rows = facts.shape("lm_head.weight")[0]
     own = rows < audit.vocab_size and not padded(rows, audit.vocab_size)
+    fatal = any(load.canonical == "lm_head.weight" for load in audit.outcome("shape_error"))
     return Finding(
         "FM-07",
         Severity.ERROR if own else Severity.WARNING,
         "the draft's own head is replaced by the target's",
-        "draft_vocab_size is null, which tells the engine to borrow the target's head; the one in the file is loaded and thrown away. "
+        "draft_vocab_size is null, which tells the engine to borrow the target's head; "
+        + ("the one in the file does not fit a head of that size, and start-up ends. " if fatal else "the one in the file is loaded and thrown away. ")
         + ("It has fewer rows than the target's, so it was trained." if own else "That is right only if it is a copy of the target's."),
         (
             Evidence("draft_vocab_size", "null", str(rows), "config"),
@@ -113,6 +124,57 @@ def replaced_head(audit: Audit) -> Finding | None:
         ),
         f"Set draft_vocab_size to {rows}." if own else f"If the head was trained, set draft_vocab_size to {rows}; if not, leave it out.",
         "`eagle3diag audit` must list lm_head.weight as loaded.",
+    )
+
+
+def replaced_embedding(audit: Audit) -> Finding | None:
+    """FM-07: an embedding in the file that was trained, under an engine that puts the target's in its place (K6)."""
+    like = None if audit.facts is None else audit.facts.like("embed_tokens.weight")
+    if like is None or like.copied >= COPIED or like.cosine < UNRELATED or not _overwritten(audit):
+        return None
+    return Finding(
+        "FM-07",
+        Severity.WARNING,
+        "the draft's own embedding is replaced by the target's",
+        f"The embedding in the file is no copy: it was trained on from the target's. {audit.engine} {audit.engine_version} loads it and then "
+        "shares the target's, whatever the file holds.",
+        _compared(like, "1, where the target's may stand in for it"),
+        "Serve with an engine that keeps what the file holds (vLLM since 0.11.1), or train with the target's embedding frozen.",
+        "eagle3diag replay with engine=\"vllm\" and without: the difference is what it costs.",
+    )
+
+
+def stray_embedding(audit: Audit) -> Finding | None:
+    """FM-09: an embedding in the file that has nothing of the target's: a fresh one, or another model's (K6)."""
+    like = None if audit.facts is None else audit.facts.like("embed_tokens.weight")
+    if like is None or like.copied >= COPIED or like.cosine >= UNRELATED:
+        return None
+    harmless = _overwritten(audit)
+    return Finding(
+        "FM-09",
+        Severity.NOTE if harmless else Severity.ERROR,
+        "the embedding in the file has nothing of the target's",
+        "An exporter that leaves out the frozen embedding, builds a fresh model and loads it without strictness writes random numbers. "
+        + (
+            f"{audit.engine} {audit.engine_version} puts the target's in its place, so that nothing is lost here."
+            if harmless
+            else f"{audit.engine} {audit.engine_version} uses what the file holds."
+        ),
+        _compared(like, "1, or of a trained one above 0.5"),
+        "Leave embed_tokens out of the file, or copy the target's.",
+        "`eagle3diag audit --target TARGET` must be silent about it.",
+    )
+
+
+def _overwritten(audit: Audit) -> bool:
+    return any(load.canonical == "embed_tokens.weight" for load in audit.outcome("overwritten"))
+
+
+def _compared(like: RowsCheck, expected: str) -> tuple[Evidence, ...]:
+    return (
+        Evidence("rows that are the target's within rounding", like.copied, expected, f"{like.rows} rows of {like.tensor}"),
+        Evidence("median cosine with the target's row", like.cosine, None, f"{like.rows} rows of {like.tensor}"),
+        Evidence("the same, with another token's row", like.other, None, f"{like.rows} rows of {like.tensor}"),
     )
 
 
@@ -176,10 +238,14 @@ def _head_not_shared(case: Case) -> Iterator[Change]:
     yield Change("FM-08", "random head", net=_random_head)
 
 
+def _replaced(audit: Audit) -> Finding | None:
+    return replaced_head(audit) or replaced_embedding(audit)
+
+
 def _head_replaced(case: Case) -> Iterator[Change]:
     """The target's head over the whole vocabulary, of which the engine reads every row as that token."""
     target = case.target
-    if target is not None:
+    if target is not None and case.audit is not None and replaced_head(case.audit) is not None:
         rows = target.head()
         ids = torch.arange(len(rows))
         yield Change("FM-07", "the target's head in place of the draft's", net=lambda net: replace(net, head=rows.float(), draft_ids=ids))
@@ -193,8 +259,9 @@ def _head_tied(case: Case) -> Iterator[Change]:
 FAULTS = (
     Fault("FM-05", "decoder-layer keys dropped by the loader", on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
     Fault("FM-06", "head missing from the checkpoint and left random", on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
-    in_files("FM-07", "the draft's own head replaced by the target's", replaced_head, _head_replaced),
+    in_files("FM-07", "the draft's own head or embedding replaced by the target's", _replaced, _head_replaced),
     in_files("FM-08", "the target's head not shared", unshared_head, _head_not_shared),
+    in_files("FM-09", "an embedding that has nothing of the target's", stray_embedding),
     in_files("FM-10", "tied embeddings by mistake", tied_by_mistake, _head_tied),
 )
-JUDGES = (dropped_names, missing_head, replaced_head, unshared_head, tied_by_mistake)
+JUDGES = (dropped_names, missing_head, replaced_head, replaced_embedding, unshared_head, stray_embedding, tied_by_mistake)

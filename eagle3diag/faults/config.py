@@ -1,4 +1,4 @@
-"""Faults of the config: FM-20 (a norm not applied), FM-23 (inherited quantisation), FM-26 (biases); tests C2 to C4, C7 and K10."""
+"""Faults of the config: FM-20 (a norm not applied), FM-23 (inherited quantisation), FM-26 (biases), FM-78 (scales lost); tests C2, C3, C7, K10."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from eagle3diag.audit import Audit
 from eagle3diag.audit.facts import Facts
 from eagle3diag.case import Case
+from eagle3diag.checkpoints.names import SCALES
 from eagle3diag.checkpoints.recognise import speculators_since
 from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -17,7 +18,6 @@ from eagle3diag.replay import Change
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 _AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
 _HEAD_NORM = re.compile(r"layers\.\d+\.self_attn\.[qk]_norm\.weight")
-_SCALE = re.compile(r"(_scale|_scale_inv|_zero_point|\.scales?|\.qzeros|\.g_idx|weight_packed)(_2)?$")
 _AUDIT = "`eagle3diag audit` must stay silent about it; then measure again, since faults come in series."
 
 
@@ -123,28 +123,31 @@ def inherited_quantisation(audit: Audit) -> Finding | None:
 
 
 def _quantised(facts: Facts) -> bool:
-    return any(_SCALE.search(n) for n in facts.tensors) or any(
+    return any(SCALES.search(n) for n in facts.tensors) or any(
         t.dtype not in FLOATS for n, t in facts.tensors.items() if n.endswith(".weight")
     )
 
 
 def codes_without_scale(audit: Audit) -> Finding | None:
-    """C7: weights in a narrow dtype, and neither a scale nor a config that says how to read them."""
+    """FM-78, the part that headers tell: weights in a narrow dtype without a scale of their own, or without a config that says how to read them."""
     facts = audit.facts
     if facts is None:
         return None
     narrow = [n for n, t in facts.tensors.items() if n.endswith(".weight") and t.dtype not in FLOATS]
-    if not narrow or (facts.config.quantization is not None and any(_SCALE.search(n) for n in facts.tensors)):
+    scaled = {n.rpartition(".")[0] for n in facts.tensors if SCALES.search(n)}
+    bare = [n for n in narrow if n.removesuffix(".weight") not in scaled]
+    lost = bare or (narrow if facts.config.quantization is None else [])
+    if not lost:
         return None
     return Finding(
-        "C7",
+        "FM-78",
         Severity.ERROR,
-        f"{len(narrow)} weights are codes ({facts.tensors[narrow[0]].dtype}) that nothing tells how to read",
+        f"{len(lost)} weights are codes ({facts.tensors[lost[0]].dtype}) that nothing tells how to read",
         "A quantised weight needs its scale in the file and its scheme in quantization_config; a conversion dropped one of them.",
         (
-            Evidence("for example", narrow[0], None, "checkpoint"),
+            Evidence("for example", lost[0], None, "checkpoint"),
             Evidence("quantization_config", facts.config.quantization or "absent", "the scheme", "config"),
-            Evidence("scales in the file", sum(bool(_SCALE.search(n)) for n in facts.tensors), "one per quantised weight", "checkpoint"),
+            Evidence("quantised weights with a scale", len(narrow) - len(bare), f"all {len(narrow)}", "checkpoint"),
         ),
         "Ship the draft's native weights: pass the draft through the conversion byte for byte.",
         _AUDIT,
@@ -226,6 +229,7 @@ FAULTS = (
     in_files("FM-20", "a norm in the checkpoint not applied", unapplied_norm, _norm_before_fc_lost),
     in_files("FM-23", "quantisation inherited from the target", inherited_quantisation),
     in_files("FM-26", "biases not built, or not there", lost_bias),
+    in_files("FM-78", "quantised weights without their scales", codes_without_scale),
 )
-GENERAL = (promised_norm, codes_without_scale, rotated_target, aux_ids, old_offset)
-JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, *GENERAL)
+GENERAL = (promised_norm, rotated_target, aux_ids, old_offset)
+JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, codes_without_scale, *GENERAL)

@@ -11,7 +11,9 @@ from eagle3diag.engines import ENGINES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
-from eagle3diag.faults.shapes import fc_width
+from eagle3diag.faults.checkpoint import replaced_head
+from eagle3diag.faults.shapes import fc_width, other_architecture
+from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -36,8 +38,8 @@ def unknown_engine(audit: Audit) -> Finding | None:
 
 
 def refused(audit: Audit) -> Finding | None:
-    """FM-27: a config from which the engine builds no EAGLE-3 draft, whatever the tensors are."""
-    if not audit.refused:
+    """FM-27: a config from which the engine builds no EAGLE-3 draft, whatever the tensors are; a class of other tensors is said elsewhere."""
+    if not audit.refused or other_architecture(audit) is not None:
         return None
     return Finding(
         "FM-27",
@@ -66,9 +68,25 @@ def names_end_start(audit: Audit) -> Finding | None:
     )
 
 
+def map_ends_start(audit: Audit) -> Finding | None:
+    """K1: no map, which a whole vocabulary does not need, in a version that asks for it all the same."""
+    if not any(load.canonical == "d2t" and load.note == HOLDS["unset"] for load in audit.outcome("missing")) or reduced(audit):
+        return None
+    return Finding(
+        "K1",
+        Severity.ERROR,
+        f"{audit.engine} {audit.engine_version} ends with an AttributeError for want of d2t",
+        "The draft speaks the whole vocabulary, so no map is needed; this version looks for one without asking whether there is one.",
+        (Evidence("d2t", "missing", f"[{audit.vocab_size}] zeros", "checkpoint"),),
+        "Upgrade, or add a d2t of zeros: eagle3diag convert does it in a copy.",
+        "`eagle3diag audit` must list d2t as loaded.",
+    )
+
+
 def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
-    promised = {check.name for check in audit.shapes} | ({"fc.weight"} if fc_width(audit) is not None else set())
+    promised = {check.name for check in audit.shapes}
+    promised |= {name for name, judge in (("fc.weight", fc_width), ("lm_head.weight", replaced_head)) if judge(audit) is not None}
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
     if not wrong or audit.refused:
         return None
@@ -283,6 +301,7 @@ SHOWS: dict[str, Callable[[Audit, Launch | None], Severity | None]] = {
     "configured ids differ from the default, graphs on": lambda audit, launch: _graphs(audit, launch),
     "several steps": lambda audit, launch: None if launch is not None and launch.steps == 1 else Severity.NOTE,
     "DeepSeek or Kimi target, tensor parallel": lambda audit, launch: _partial_sums(audit, launch),
+    "reduced vocabulary": lambda audit, launch: Severity.ERROR if reduced(audit) and audit.vocabulary is not None else None,
     "tree": lambda audit, launch: Severity.NOTE if launch is not None and (launch.topk or 1) > 1 else None,
 }
 
@@ -323,7 +342,8 @@ def known_bugs(audit: Audit, launch: Launch | None = None) -> list[Finding]:
 
 #: What an audit alone says.
 JUDGES = (
-    unknown_engine, refused, names_end_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field, unsupported_target, lost_layer,
+    unknown_engine, refused, names_end_start, map_ends_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field,
+    unsupported_target, lost_layer,
     other_order, other_layers,
 )  # fmt: skip
 

@@ -19,6 +19,10 @@ AGREE = 0.999
 """Share of draft ids whose target id must be marked in t2d for a reading of d2t to be the right one: a sound map agrees everywhere,
 the wrong reading of a real one in about draft/target of the cases (0.45 on the sample draft)."""
 
+ELSEWHERE = 0.5
+"""Share of a head's rows that are another token's from which the map is not the head's: a map of another run of the same data shares up to
+half of its places with the right one, a right map has a few doublets of spelling."""
+
 _AGAIN = "`eagle3diag audit` must show every id inside the vocabulary, distinct, and marked in t2d."
 
 
@@ -91,7 +95,8 @@ def misread_map(audit: Audit) -> Finding | None:
 def _misread(m: MapCheck) -> bool:
     absolute = m.agree_absolute is not None and m.agree_absolute >= AGREE and m.agree_offset is not None and m.agree_offset < AGREE
     unmarked = m.agree_offset is None and m.in_range_offset < 1 <= m.in_range_absolute and m.unique_absolute == 1
-    return (absolute or unmarked or m.arange) and not m.all_zero
+    arange = m.arange and not (m.agree_offset == 1 and m.marked == m.length)  # every second token may be meant: then t2d says so
+    return (absolute or unmarked or arange) and not m.all_zero
 
 
 def foreign_map(audit: Audit) -> Finding | None:
@@ -113,6 +118,30 @@ def foreign_map(audit: Audit) -> Finding | None:
             Evidence(
                 "the same, d2t read as absolute ids", m.agree_absolute if m.agree_absolute is not None else "unknown", None, "d2t, t2d"
             ),
+        ),
+        "Take d2t and t2d from the run that trained lm_head; when fine-tuning, keep the parent's map.",
+        _AGAIN + " Then replay: the right map is the one that gives acceptance.",
+    )
+
+
+def head_of_another(audit: Audit) -> Finding | None:
+    """FM-13, where ``d2t`` and ``t2d`` agree with each other and not with the head: its rows are the target's of other tokens (K7)."""
+    like = None if audit.facts is None else audit.facts.like("lm_head.weight")
+    m = audit.vocabulary
+    if like is None or like.elsewhere is None or like.elsewhere <= ELSEWHERE or m is None or _misread(m) or _unfilled(m):
+        return None
+    if foreign_map(audit) is not None or broken_ids(audit) is not None:  # said there
+        return None
+    return Finding(
+        "FM-13",
+        Severity.ERROR,
+        "the head's rows are not of the tokens that d2t gives them",
+        "Each row was trained from the target's row of one token and still resembles it; d2t names another. The map was made again, from other "
+        "data or on resume, after the head was.",
+        (
+            Evidence("rows whose nearest row of the target is another token's", like.elsewhere, "0", "lm_head against the target's"),
+            Evidence("median cosine with the target's row that d2t names", like.cosine, "0.1 to 1", f"{like.rows} rows of lm_head"),
+            Evidence("the same, with another token's row", like.other, None, f"{like.rows} rows of lm_head"),
         ),
         "Take d2t and t2d from the run that trained lm_head; when fine-tuning, keep the parent's map.",
         _AGAIN + " Then replay: the right map is the one that gives acceptance.",
@@ -179,7 +208,7 @@ def unsaid_ends(audit: Audit) -> Finding | None:
     m = audit.vocabulary
     if target is None or not target.unsaid or not target.ends_unsaid or m is None or _misread(m) or _unfilled(m) or m.in_range_offset < 1:
         return None
-    if foreign_map(audit) is not None:  # of a map that is not the draft's nothing follows
+    if foreign_map(audit) is not None or head_of_another(audit) is not None:  # of a map that is not the draft's nothing follows
         return None
     every = target.ends_unsaid == target.ends
     return Finding(
@@ -270,9 +299,9 @@ def _map_of_another(case: Case) -> Iterator[Change]:
 FAULTS = (
     Fault("FM-11", "d2t not saved, or never filled", on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
     Fault("FM-12", "d2t holds absolute ids, or arange", on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
-    in_files("FM-13", "d2t of another run", foreign_map, _map_of_another),
+    in_files("FM-13", "d2t of another run", lambda audit: foreign_map(audit) or head_of_another(audit), _map_of_another),
     in_files("FM-15", "draft vocabulary is the first ids", wrong_set),
     in_files("FM-16", "vocabularies that differ by padding", padded_sizes),
 )
 GENERAL = (broken_ids, unsaid_ends, larger_than_target)
-JUDGES = (missing_map, misread_map, foreign_map, wrong_set, padded_sizes, *GENERAL)
+JUDGES = (missing_map, misread_map, foreign_map, head_of_another, wrong_set, padded_sizes, *GENERAL)

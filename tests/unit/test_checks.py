@@ -142,7 +142,10 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     "the target's quantisation": (lambda: base(quantization_config={"quant_method": "fp8"}), "FM-23", ERROR),
     "codes without a scale": (
         lambda: tensors(**{f"midlayer__mlp__{n}__weight": torch.zeros(*s).to(torch.float8_e4m3fn)
-                           for n, s in (("up_proj", (INNER, H)), ("gate_proj", (INNER, H)))}), "C7", ERROR),
+                           for n, s in (("up_proj", (INNER, H)), ("gate_proj", (INNER, H)))}), "FM-78", ERROR),
+    "one scale of two lost": (
+        lambda: tensors(base(quantization_config={"quant_method": "fp8"}), midlayer__mlp__up_proj__weight_scale=torch.ones(1), **{
+            f"midlayer__mlp__{n}__weight": torch.zeros(INNER, H).to(torch.float8_e4m3fn) for n in ("up_proj", "gate_proj")}), "FM-78", ERROR),
     "a norm that is not finite": (lambda: tensors(norm__weight=torch.full((H,), float("nan"))), "K3", ERROR),
     "a norm of zeros": (lambda: tensors(norm__weight=torch.zeros(H)), "K3", WARNING),
     # config
@@ -168,6 +171,7 @@ LEGAL: dict[str, Callable[[], Draft]] = {
     "no t2d": lambda: tensors(t2d=None),
     "t2d as bytes": lambda: tensors(t2d=marks(IDS).to(torch.uint8)),
     "map in int32": lambda: tensors(d2t=offsets(IDS).to(torch.int32)),
+    "every second token, which arange says": lambda: tensors(d2t=torch.arange(VD), t2d=marks(list(range(0, V, 2)))),
     "map by frequency": lambda: tensors(d2t=offsets(IDS[::-1])),
     "whole vocabulary without a map": full,
     "whole vocabulary, zero map": lambda: full(d2t=torch.zeros(V, dtype=torch.int64), t2d=torch.ones(V, dtype=torch.bool)),

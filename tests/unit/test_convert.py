@@ -145,6 +145,28 @@ def test_automodel_needs_every_repair_at_once(tmp_path: Path) -> None:
     assert files == ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]
 
 
+def test_an_old_engine_gets_zeros_for_what_it_would_make_up(tmp_path: Path) -> None:
+    """SGLang before 0.4.9: the bias of fc, which starts at random there, and the map of a whole vocabulary, without which it does not start."""
+    source = TRAINERS["TorchSpec"][1](tmp_path / "s")
+    assert [f.fault for f in audit(source, engine="sglang==0.4.8").findings[:2]] == ["K1", "FM-26"]
+    result = convert(source, tmp_path / "o", "sglang==0.4.8")
+    assert [(e.what, e.after) for e in result.changes[-2:]] == [("fc.bias", "zeros"), ("d2t", "zeros")]
+    assert result.rewritten == ("d2t", "fc.bias") and not result.audit.outcome("missing")  # type: ignore[union-attr]
+    made = open_draft(tmp_path / "o").tensors
+    assert not made["fc.bias"].any() and made["fc.bias"].dtype == made["fc.weight"].dtype and not made["d2t"].any()
+
+
+def test_vllm_gets_names_that_its_version_knows(tmp_path: Path) -> None:
+    """Its own class before it knew SGLang's; an MLA draft under the type that is not rewritten to another kind of model."""
+    source = TRAINERS["SpecForge"][1](tmp_path / "s")
+    for version, name in (("0.9.2", "Eagle3LlamaForCausalLM"), ("0.10.2", "LlamaForCausalLMEagle3")):
+        result = convert(source, tmp_path / version, f"vllm=={version}")
+        assert open_draft(tmp_path / version).config.architecture == name and result.audit is not None and not result.audit.refused
+    latent = convert(trainers.mla(tmp_path / "m"), tmp_path / "n", "vllm==0.32.0")
+    assert [(e.before, e.after) for e in latent.changes if e.what == "config: model_type"] == [("deepseek_v3", "kimi_k2")]
+    assert latent.audit is not None and not latent.audit.refused
+
+
 def test_weights_that_no_engine_needs_are_left_out(tmp_path: Path) -> None:
     """Computed tables and the trainer's copies of the target's weights, over which vLLM would end; anything else unknown is kept."""
     extra = {
