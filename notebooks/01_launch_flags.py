@@ -91,7 +91,7 @@ for rate in (0.20, 0.21, 0.40, 1.00):
     print(f"printed {rate:.2f} at 5 slots  ->  strict {strict_from_biased(rate, 5):.4f}")
 
 # %% [markdown]
-# 0.20 is zero. Read the accept length, or convert.
+# 0.20 is zero. Read the accept length, or convert. A server that runs now can be asked instead: `e3.probe("http://127.0.0.1:30000")` sends a few short prompts and says what it is, how it was started and what it accepts.
 #
 # ## 4 · How sure is a number?
 #

@@ -72,7 +72,21 @@ first = diagnosis.ranked[0]
 print(f"served {diagnosis.observed.length:.2f}   replayed with the layer lost {first.predicted.accept_length:.2f}   as trained {diagnosis.replay.accept_length:.2f}")
 
 # %% [markdown]
-# ## 4 · Now break it yourself
+# ## 4 · Mend it, in a copy
+#
+# `convert` writes what one engine version reads, and lists every change. Nothing is changed in place, and what is not certain is left alone. **Predict:** what does 0.5.8 miss of the copy?
+
+# %%
+import tempfile
+
+with tempfile.TemporaryDirectory() as folder:
+    conversion = e3.convert(renamed, Path(folder) / "for_0.5.8", to="sglang==0.5.8")
+    mended = e3.audit(conversion.out, engine="sglang==0.5.8")
+print(f"missing before {missing['0.5.8']}, after {len(mended.missing_layer)}")
+conversion
+
+# %% [markdown]
+# ## 5 · Now break it yourself
 #
 # Lose something else, and see what the audit says before any server would.
 
@@ -89,10 +103,10 @@ for what, changed in broken.items():
 # %% [markdown]
 # ## The fix, and what it is not
 #
-# **Fix.** Rename in a *copy* of the checkpoint, or upgrade the engine; then audit again: no parameter may be missing.
+# **Fix.** `eagle3diag convert DRAFT COPY --to sglang==0.5.8`, or upgrade the engine; then audit again: no parameter may be missing.
 #
 # **What it is not.** If acceptance moves from 1.00 to 1.05 after the rename, the rename was right and a second fault was waiting: do not undo it. The seed case went exactly so. Next: is `fc` trained at all? Notebook 03.
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"fault": diagnosis.findings[0].fault, "missing": missing}
+{"fault": diagnosis.findings[0].fault, "missing": missing, "mended": len(mended.missing_layer)}

@@ -71,7 +71,16 @@ same = {b: bool((again.dump[0].state(b) == states[b][0]).all()) for b in (2, 15,
 same
 
 # %% [markdown]
-# ## 3 · A served draft
+# ## 3 · Does the dump hold what it says?
+#
+# One dump can be checked without a second one: rows that are zero, not finite or stale, records that belong to another request, and, with the target at hand, whether its last states predict the very tokens that follow them.
+
+# %%
+checked = e3.check_dump(TRAIN, target=TARGET)
+checked
+
+# %% [markdown]
+# ## 4 · A served draft
 #
 # In an engine the states live in another process. `docs/capture.md` has the command for each engine, ready to paste. What comes out is the same kind of dump. Here is one that SGLang wrote while it served the sample draft:
 
@@ -95,4 +104,4 @@ for server in ("eagle3", "eagle_flag"):
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"bit for bit": same, "fed": live[0].features.shape[-1]}
+{"bit for bit": same, "fed": live[0].features.shape[-1], "checked": checked.ok}

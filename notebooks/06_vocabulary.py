@@ -44,7 +44,7 @@ print(f"{len(place)} of {draft.config.vocab_size} target tokens;  d2t: {vocabula
 print("target ids rise:", bool((vocabulary.draft_ids.diff() > 0).all()), "  marked in t2d:", bool(vocabulary.t2d[vocabulary.draft_ids].all()))
 
 # %% [markdown]
-# ## 2 · Five ways to get it wrong
+# ## 2 · Three ways to get it wrong
 #
 # **Guess first:** which of these crash, and which just serve badly?
 

@@ -54,11 +54,18 @@ first_look = e3.diagnose(draft=lost, launch=LAUNCH, log=LOG, acceptance=ACCEPTAN
 first_look
 
 # %% [markdown]
-# Two faults at once, and either alone would give a number like this one. So after mending the first, expect *no change*, and do not undo it.
+# Two faults at once, and either alone would give a number like this one. What would be left if the names were right? `assume_fixed` judges without a fault, before anything is mended (at a shell: `--assume-fixed FM-05`). **Predict** the accept length that it leaves.
+
+# %%
+left = e3.diagnose(draft=lost, launch=LAUNCH, log=LOG, acceptance=ACCEPTANCE, assume_fixed=["FM-05"])
+print(left.verdict)
+
+# %% [markdown]
+# So after mending the first, expect *no change*, and do not undo it.
 #
 # ## 3 · Mend the names
 #
-# In a copy. Then judge again, on the number of the server that still has the wrong flag.
+# In a copy (`e3.convert`, notebook 02). Then judge again, on the number of the server that still has the wrong flag.
 
 # %%
 mended = e3.diagnose(draft=draft, target=TARGET, train=TRAIN, live=LIVE, launch=LAUNCH, log=LOG, acceptance=ACCEPTANCE)
@@ -99,7 +106,10 @@ print(fixed.verdict)
 #
 # ## 6 · The report
 #
-# One file, offline, with every number of the investigation.
+# Before and after in one view; and every number of the investigation in one file that opens offline, with hosts, paths, names and prompts left out. The notebook itself can travel the same way: `eagle3diag export 09_full_investigation.ipynb`.
+
+# %%
+e3.before_after(mended, fixed)
 
 # %%
 report = mended.to_html(Path(os.environ.get("EAGLE3DIAG_OUT", ".")) / "full_investigation.html")

@@ -22,9 +22,9 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ENDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "00": lambda end: end == {"fault": "FM-01", "fixed": True, "widths": 3},
     "01": lambda end: end == {"from files": "FM-01", "nothing accepted is": 0.0},
-    "02": lambda end: end == {"fault": "FM-05", "missing": {"0.4.6": 10, "0.5.8": 10, "0.5.11": 10, "0.5.12": 0, "0.5.23": 0}},
+    "02": lambda end: end == {"fault": "FM-05", "missing": {"0.4.6": 10, "0.5.8": 10, "0.5.11": 10, "0.5.12": 0, "0.5.23": 0}, "mended": 0},
     "03": lambda end: end["fresh"] == 0 < end["epoch_1"] < end["epoch_3"] <= end["shipped"],
-    "04": lambda end: end == {"bit for bit": {2: True, 15: True, 27: True, 30: False}, "fed": 1728},
+    "04": lambda end: end == {"bit for bit": {2: True, 15: True, 27: True, 30: False}, "fed": 1728, "checked": True},
     "05": lambda end: end == {"declared": (2, 15, 27), "found": (3, 16, 28), "fault": "FM-29"},
     "06": lambda end: end["cap"] and len(end["cost"]) >= 3 and min(end["cost"].values()) > 0.3,
     "07": lambda end: end["gap to the server"] < 0.1 and end["both"] < 1.2,
