@@ -104,7 +104,8 @@ from eagle3diag.serving import read_acceptance
 low, high = wilson(2, 24)
 served = read_acceptance(ACCEPTANCE)
 print(f"2 of 24: {low:.0%} to {high:.0%}")
-print(f"this server: accept length {served.length:.2f}, 95 % from {served.interval[0]:.2f} to {served.interval[1]:.2f} over {served.rounds} rounds")
+low, high = served.interval
+print(f"this server: accept length {served.length:.2f} over {served.rounds} rounds, 95 % from {low:.2f} to {high:.2f}")
 
 # %% [markdown]
 # ## The fix, and what it is not

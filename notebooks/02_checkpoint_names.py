@@ -69,7 +69,9 @@ diagnosis
 
 # %%
 first = diagnosis.ranked[0]
-print(f"served {diagnosis.observed.length:.2f}   replayed with the layer lost {first.predicted.accept_length:.2f}   as trained {diagnosis.replay.accept_length:.2f}")
+print(f"served                        {diagnosis.observed.length:.2f}")
+print(f"replayed with the layer lost  {first.predicted.accept_length:.2f}")
+print(f"replayed as trained           {diagnosis.replay.accept_length:.2f}")
 
 # %% [markdown]
 # ## 4 · Mend it, in a copy
@@ -80,8 +82,9 @@ print(f"served {diagnosis.observed.length:.2f}   replayed with the layer lost {f
 import tempfile
 
 with tempfile.TemporaryDirectory() as folder:
-    conversion = e3.convert(renamed, Path(folder) / "for_0.5.8", to="sglang==0.5.8")
-    mended = e3.audit(conversion.out, engine="sglang==0.5.8")
+    copy = Path(folder) / "for_0.5.8"
+    conversion = e3.convert(renamed, copy, to="sglang==0.5.8")
+    mended = e3.audit(copy, engine="sglang==0.5.8")
 print(f"missing before {missing['0.5.8']}, after {len(mended.missing_layer)}")
 conversion
 
@@ -98,7 +101,10 @@ broken = {
     "half of the layer renamed": draft.replace(rename=lambda name: name.replace("midlayer.mlp.", "layer.mlp.")),
 }
 for what, changed in broken.items():
-    print(f"{what:26} ->", "; ".join(f"{f.fault} {f.title}" for f in e3.audit(changed).findings if f.severity >= e3.Severity.WARNING))
+    print(what)
+    for finding in e3.audit(changed).findings:
+        if finding.severity >= e3.Severity.WARNING:
+            print("   ", finding.fault, finding.title)
 
 # %% [markdown]
 # ## The fix, and what it is not

@@ -51,7 +51,8 @@ from eagle3diag.weights import from_moments
 seed = from_moments((7168, 21504), std=0.004037, abs_mean=0.003556)
 nearest = seed.distances[0]
 print("starts that these figures allow:", ", ".join(seed.possible) or "none")
-print(f"nearest start: {seed.nearest}, std {nearest.std_ratio:.3f} times its own; an independent change of {nearest.implied_update:.0%} explains that")
+print(f"nearest start: {seed.nearest}, std {nearest.std_ratio:.3f} times its own")
+print(f"an independent change of {nearest.implied_update:.0%} explains that")
 
 # %% [markdown]
 # Not fresh: no known start gives both figures. A change of 23 % moves the std by 2.5 % only, because the two add in squares. That is why "near its start" reads like "never trained".
@@ -64,7 +65,7 @@ print(f"nearest start: {seed.nearest}, std {nearest.std_ratio:.3f} times its own
 
 # %%
 spectrum = fc.spectrum
-print(f"{spectrum.outside} singular values above the edge {spectrum.tracy_widom_high:.3f}; the largest is {spectrum.singular_values[0]:.3f}")
+print(f"{spectrum.outside} singular values above the edge {spectrum.tracy_widom_high:.3f}, the largest {spectrum.singular_values[0]:.3f}")
 print(f"stable rank {spectrum.stable_rank:.1f}, effective rank {spectrum.effective_rank:.0f}")
 
 # %%

@@ -42,7 +42,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.bfloat16)
 tokenizer = AutoTokenizer.from_pretrained(TARGET)
-prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Why is the sky blue?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+question = [{"role": "user", "content": "Why is the sky blue?"}]
+prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 
 with torch.inference_mode(), e3.capture(model, boundaries=[2, 15, 27]) as tape:
     model.generate(**prompt, max_new_tokens=16, do_sample=False, pad_token_id=tokenizer.pad_token_id)
@@ -54,7 +55,7 @@ tape.dump
 
 # %%
 record = tape.dump[0]
-print({"tokens": record.tokens, "prompt": record.prompt_length, "features": list(record.features.shape), "dtype": str(record.features.dtype)})
+print(f"{record.tokens} tokens, {record.prompt_length} of them prompt; features {list(record.features.shape)} in {record.features.dtype}")
 print(tokenizer.decode(record.input_ids[record.prompt_length:]))
 
 # %% [markdown]

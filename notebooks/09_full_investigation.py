@@ -42,7 +42,8 @@ from eagle3diag.serving import read_acceptance
 draft = e3.open_draft(DRAFT)
 lost = draft.replace(rename=lambda name: name.replace("midlayer.", "draft_layers.0."))  # as the trainer named the layer
 served = read_acceptance(ACCEPTANCE)
-print(f"accept length {served.length:.2f} over {served.rounds} rounds; an older engine would print an accept rate of {served.biased_rate:.2f}")
+print(f"accept length {served.length:.2f} over {served.rounds} rounds")
+print(f"an older engine would print an accept rate of {served.biased_rate:.2f}")
 
 # %% [markdown]
 # ## 2 · Cheap evidence first
@@ -97,7 +98,8 @@ for stage in mended.waterfall:
 # %%
 HEALTHY = SAMPLES / "live" / "eagle3"
 fixed = e3.diagnose(
-    draft=DRAFT, target=TARGET, train=TRAIN, live=HEALTHY / "live", launch=HEALTHY / "launch.txt", log=HEALTHY / "server.log", acceptance=HEALTHY / "acceptance.json"
+    draft=DRAFT, target=TARGET, train=TRAIN, live=HEALTHY / "live",
+    launch=HEALTHY / "launch.txt", log=HEALTHY / "server.log", acceptance=HEALTHY / "acceptance.json",
 )
 print(fixed.verdict)
 
@@ -117,4 +119,5 @@ print(report.name, f"{report.stat().st_size / 1e6:.1f} MB")
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"first": sorted(f.fault for f in first_look.findings if f.severity >= e3.Severity.ERROR), "then": mended.findings[0].fault, "fixed": fixed.ok}
+errors = sorted(f.fault for f in first_look.findings if f.severity >= e3.Severity.ERROR)
+{"first": errors, "then": mended.findings[0].fault, "fixed": fixed.ok}
