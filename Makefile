@@ -121,7 +121,7 @@ bench: $(TARGET)/model.safetensors ## Measure the overhead of capture, as a rati
 	$(BIN)/python benchmarks/audit_size.py
 
 pictures: $(RENDERED) browsers ## Take the pictures of the README and the documentation anew
-	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python tools/pictures.py docs/pictures
+	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python tools/pictures.py
 
 clean: ## Remove the environments and what was written
 	rm -rf .venv .venv-sglang .venv-vllm .loaders out .mypy_cache .ruff_cache .pytest_cache

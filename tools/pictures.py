@@ -1,10 +1,9 @@
-"""Take the pictures of the documentation: ``python tools/pictures.py FOLDER``, after ``make docs`` has rendered notebooks and reports."""
+"""Take the pictures of README and documentation: ``python tools/pictures.py``, after ``make docs`` has rendered notebooks and reports."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from html import escape
 from pathlib import Path
@@ -16,14 +15,14 @@ import eagle3diag as e3
 from eagle3diag.report import text
 
 ROOT = Path(__file__).resolve().parent.parent
-RENDERED = ROOT / "out" / "rendered"
+DOCS, RENDERED = ROOT / "docs", ROOT / "out" / "rendered"
 #: name, page, width, height, dark, what to scroll to
 PAGES = (
-    ("report", "samples/broken.html", 1280, 1500, False, ""),
-    ("report_dark", "samples/broken.html", 1280, 900, True, "#part-0"),
-    ("report_phone", "samples/broken.html", 390, 844, False, ""),
-    ("before_after", "samples/before_after.html", 1280, 760, False, ""),
-    ("notebook", "notebooks/09_full_investigation.html", 1280, 1200, False, ""),
+    ("report.png", "samples/broken.html", 1280, 1500, False, ""),
+    ("pictures/report_dark.png", "samples/broken.html", 1280, 900, True, "#part-0"),
+    ("pictures/report_phone.png", "samples/broken.html", 390, 844, False, ""),
+    ("pictures/before_after.png", "samples/before_after.html", 1280, 760, False, ""),
+    ("pictures/notebook.png", "notebooks/09_full_investigation.html", 1280, 1200, False, ""),
 )
 _TERMINAL = "margin:0;padding:18px 22px;width:max-content;background:#14171b;color:#e7eaee;font:14px/1.35 'DejaVu Sans Mono',monospace"
 _INK = {"1": "font-weight:700", "2": "color:#a9b2bd", "1;31": "color:#ff9d5c;font-weight:700", "1;33": "color:#f0c24b;font-weight:700"}
@@ -31,8 +30,7 @@ _INK |= {"1;36": "color:#7cc4f0;font-weight:700", "1;32": "color:#4fd1a5;font-we
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
+    (DOCS / "pictures").mkdir(exist_ok=True)
     binary = chromium.find()
     if binary is None:
         raise SystemExit("Chromium is not installed (on Debian: apt-get install chromium)")
@@ -42,11 +40,11 @@ def main() -> None:
             if place:
                 tab.run(f"document.querySelector({place!r}).scrollIntoView({{ behavior: 'instant' }})")
                 tab.until("document.querySelector('.is-live .main-svg') !== null")
-            tab.picture(folder / f"{name}.png", whole=False)
-        _terminal(tab, Path(scratch) / "terminal.html", folder / "terminal.png")
-        _controls(tab, Path(scratch), folder / "controls.png")
-    for picture in sorted(folder.glob("*.png")):
-        print(f"{picture}: {picture.stat().st_size / 1e3:.0f} kB")
+            tab.picture(DOCS / name, whole=False)
+        _terminal(tab, Path(scratch) / "terminal.html", DOCS / "pictures/terminal.png")
+        _controls(tab, Path(scratch), DOCS / "pictures/controls.png")
+    for picture in sorted(DOCS.rglob("*.png")):
+        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size / 1e3:.0f} kB")
 
 
 def _terminal(tab: chromium.Tab, page: Path, picture: Path) -> None:
