@@ -65,9 +65,9 @@ print(tokenizer.decode(record.input_ids[record.prompt_length:]))
 
 # %%
 with torch.inference_mode():
-    states = model(record.input_ids[None], output_hidden_states=True).hidden_states
+    states = model(record.input_ids[None], output_hidden_states=True, use_cache=False).hidden_states
     with e3.capture(model, boundaries=[2, 15, 27, 30]) as again:
-        model(record.input_ids[None])
+        model(record.input_ids[None], use_cache=False)
 same = {b: bool((again.dump[0].state(b) == states[b][0]).all()) for b in (2, 15, 27, 30)}
 same
 

@@ -39,6 +39,9 @@ def jupyterlab(scratch: Path, work: Path, environment: Mapping[str, str] | None 
     }
     given = {name: str(scratch / folder) for name, folder in places.items()}
     given |= {"JUPYTER_PREFER_ENV_PATH": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    quiet = scratch / "lab" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    quiet.parent.mkdir(parents=True)
+    quiet.write_text('{"fetchNews": "false", "checkForUpdates": false, "doNotDisturbMode": true}')
     log = scratch / "server.log"
     with log.open("wb") as said:
         command = [sys.executable, "-m", "jupyterlab", *_OPTIONS, f"--ServerApp.root_dir={work}"]

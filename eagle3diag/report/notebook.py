@@ -34,12 +34,12 @@ def fragment(result: Result) -> str:
 def body(result: Result, *, sections: bool = True) -> str:
     """Everything inside one ``<div class="e3d">``: verdict, strip, findings, and the ``sections`` with tables and drawings."""
     told = view(result)
-    facts = "".join(f"<tr><th>{escaped(name)}</th><td>{rich(value)}</td></tr>" for name, value in told.facts)
+    facts = "".join(f"<tr><th scope='row'>{escaped(name)}</th><td>{rich(value)}</td></tr>" for name, value in told.facts)
     parts = [
         "<div class='e3d'>",
         f"<p class='e3d-kicker'>eagle3diag {escaped(told.verb)} · {GLYPHS[told.worst]} {told.counts}</p>",
         f"<p class='e3d-verdict'><b>{rich(told.verdict)}</b></p>",
-        f"<table class='e3d-facts'><tbody>{facts}</tbody></table>" if facts else "",
+        f"<table class='e3d-facts' aria-label='Facts'><tbody>{facts}</tbody></table>" if facts else "",
         f"<p><b>{rich(told.strip.title)}</b></p>{''.join(strip_html(told.strip))}" if told.strip is not None else "",
         *(_finding(f, told.remarks[i] if i < len(told.remarks) else "") for i, f in enumerate(told.findings)),
         *(_grouped(told.sections) if sections else ()),

@@ -19,6 +19,7 @@ from eagle3diag.report.saved import opened
 _LARGEST = 256 * 1024 * 1024  # bytes
 _TEXT = 200_000  # characters of one output or source that are looked at
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,40}m")
+_PROGRESS = re.compile(r"\d%\||Progress\(")
 _HINT = "give an .ipynb file of nbformat 4, as JupyterLab and VS Code save it"
 
 
@@ -128,7 +129,7 @@ def _data(data: Mapping[str, Any], where: str) -> Iterator[Words | Shown | Other
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             yield Other("damaged view", f"its numbers do not fit together ({type(error).__name__})")
     elif "application/vnd.jupyter.widget-view+json" in data:
-        yield Other("live control")
+        yield Other("progress bar" if _PROGRESS.search(words) else "live control")
         return
     elif any(name.startswith("image/") for name in data):
         yield Other("picture")

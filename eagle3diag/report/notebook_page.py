@@ -26,6 +26,7 @@ NOT_TAKEN: Mapping[str, str] = {
     "text output": "what a cell prints may quote prompts and answers",
     "error": "a traceback quotes code and paths",
     "live control": "it needs a kernel: run the notebook",
+    "progress bar": "it has ended",
     "picture": "nobody can look through a picture for what is private",
     "markup": "only results of eagle3diag are drawn; of other outputs the text is taken",
     "damaged view": "its numbers could not be opened; the text beside them is taken",
@@ -125,7 +126,8 @@ def _cell(cell: Cell, n: int, title: str, texts: bool, headings: list[str], coun
         elif isinstance(output, Other):
             counts[output.kind] += 1
             why = f": {output.why}" if output.why else ""
-            yield _Block(f"<p class='not-taken'>({escaped(bounded(output.kind + why, 400))}; not taken over)</p>\n")
+            if output.kind != "progress bar":  # nobody misses it
+                yield _Block(f"<p class='not-taken'>({escaped(bounded(output.kind + why, 400))}; not taken over)</p>\n")
         elif texts:
             yield _Block(_pre(output.text, "printed", f"output of cell {n}"), f"the output of cell {n}")
         else:

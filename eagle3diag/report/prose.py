@@ -94,4 +94,6 @@ def _table(lines: list[str]) -> str:
     body = [row for row in rows[1:] if not all(re.fullmatch(r":?-+:?", cell) for cell in row)]
     heads = "".join(f"<th scope='col'>{inline(cell)}</th>" for cell in rows[0])
     cells = "".join(f"<tr>{''.join(f'<td>{inline(cell)}</td>' for cell in row)}</tr>" for row in body[:400])
-    return f"<div class='scroll' tabindex='0' role='region' aria-label='table'><table><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table></div>"
+    name = escaped(", ".join(filter(None, rows[0]))[:200] or "table")
+    box = f"<div class='scroll' tabindex='0' role='region' aria-label='{name}'>"
+    return f"{box}<table aria-label='{name}'><thead><tr>{heads}</tr></thead><tbody>{cells}</tbody></table></div>"

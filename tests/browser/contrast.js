@@ -17,6 +17,14 @@
   const behind = (element) => ancestors(element).map((e) => parse(getComputedStyle(e).backgroundColor)).reduce((under, top) => over(top, under), page);
   const opacity = (element) => ancestors(element).reduce((all, e) => all * +getComputedStyle(e).opacity, 1);
 
+  // the last shape of a drawing under the middle of one of its texts, such as the cell of a heat map
+  const shape = (text) => {
+    const box = text.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+    const shapes = [...text.closest("svg").querySelectorAll("rect")].filter((r) => text.compareDocumentPosition(r) & Node.DOCUMENT_POSITION_PRECEDING);
+    const inside = (r) => { const b = r.getBoundingClientRect(); return b.left <= x && x <= b.right && b.top <= y && y <= b.bottom; };
+    return shapes.filter((r) => getComputedStyle(r).fill !== "none" && inside(r)).pop();
+  };
+
   const poor = new Map();
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = texts.nextNode(); node; node = texts.nextNode()) {
@@ -26,7 +34,13 @@
     if (drawing && style.fill === "none") continue;
     const ink = parse(drawing ? style.fill : style.color);
     ink[3] *= opacity(element) * (drawing ? +style.fillOpacity : 1);
-    const under = behind(drawing ? drawing.parentElement : element);
+    let under = behind(drawing ? drawing.parentElement : element);
+    const cell = drawing && shape(element);
+    if (cell) {
+      const fill = parse(getComputedStyle(cell).fill);
+      fill[3] *= +getComputedStyle(cell).fillOpacity;
+      under = over(fill, under);
+    }
     const [more, less] = [light(over(ink, under)), light(under)].sort((a, b) => b - a);
     const ratio = (more + 0.05) / (less + 0.05), size = parseFloat(style.fontSize);
     const large = size >= 24 || (size >= 18.66 && +style.fontWeight >= 700);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,6 +47,13 @@ def test_both_forms_are_in_step() -> None:
 
     assert run.returncode == 0, run.stdout + run.stderr
     assert [p.stem for p in NOTEBOOKS] == sorted(p.stem for p in (ROOT / "notebooks").glob("*.py"))
+
+
+def test_the_documentation_links_each_as_it_ran() -> None:
+    """`make docs` renders every notebook, and the page of notebooks links every one."""
+    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+
+    assert [p.stem for p in NOTEBOOKS] == re.findall(r"\(notebooks/(\w+)\.html\)", page)
 
 
 @pytest.mark.filterwarnings("default")  # of the Jupyter machinery, not of our code
