@@ -63,8 +63,12 @@ for what, d2t in maps.items():
     print(f"{'':13} fix: {finding.fix}")
 
 # %% [markdown]
-# None of them crashes at load. All of them serve.
-#
+# None of them crashes at load. All of them serve. The whole audit of the first:
+
+# %%
+e3.audit(draft.replace(tensors={"d2t": vocabulary.draft_ids}), target=TARGET)
+
+# %% [markdown]
 # ## 3 · What each costs
 #
 # The replay reads the map in each wrong way, and nothing else is changed.

@@ -38,9 +38,7 @@ LIVE, LAUNCH, LOG, ACCEPTANCE = (SERVER / name for name in ("live", "launch.txt"
 
 # %%
 expected = e3.replay(DRAFT, TRAIN, target=TARGET)
-low, high = expected.accept_length_interval
-print(f"accept length {expected.accept_length:.2f}, 95 % from {low:.2f} to {high:.2f}, over {expected.rounds} rounds")
-print("p by position:", ", ".join(f"{p:.2f}" for p in expected.p))
+expected
 
 # %% [markdown]
 # ## 2 · And what the server gave

@@ -24,7 +24,7 @@ _OPTIONS = (
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.expose_app_in_browser=True",
 )
-_NOTEBOOK = "window.jupyterapp?.shell?.currentWidget"
+_NOTEBOOK = "window.jupyterapp.shell.currentWidget"
 
 
 @contextmanager
@@ -70,7 +70,9 @@ class Notebook:
     def __init__(self, tab: chromium.Tab, url: str, name: str) -> None:
         self.tab = tab
         tab("Page.navigate", url=f"{url}lab/tree/{name}?reset")
-        ready = f"{_NOTEBOOK}?.context?.isReady && {_NOTEBOOK}.sessionContext?.session?.kernel?.status === 'idle'"
+        ready = (
+            f"window.jupyterapp?.shell?.currentWidget?.context?.isReady && {_NOTEBOOK}.sessionContext?.session?.kernel?.status === 'idle'"
+        )
         if not tab.until(ready, 300):
             raise TimeoutError(f"{name} did not open with a kernel that answers")
 

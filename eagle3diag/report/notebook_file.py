@@ -100,7 +100,21 @@ def _cell(cell: Any, where: str) -> Cell:
     outputs = cell.get("outputs", [])
     if not isinstance(outputs, list):
         _unfit(where, outputs)
-    return Cell(source, True, tuple(made for output in outputs for made in _output(output, where)))
+    made: list[Words | Shown | Other] = []
+    before: Any = None
+    for output in outputs:
+        for piece in _output(output, where):
+            if isinstance(piece, Words) and _stream(output) and _stream(output) == _stream(before):  # written in one go, saved in pieces
+                made[-1] = Words(made[-1].text + piece.text) if isinstance(made[-1], Words) else piece
+            else:
+                made.append(piece)
+        before = output
+    return Cell(source, True, tuple(made))
+
+
+def _stream(output: Any) -> str | None:
+    """``stdout`` or ``stderr``, for what was written to one."""
+    return str(output.get("name", "stdout")) if isinstance(output, dict) and output.get("output_type") == "stream" else None
 
 
 def _output(output: Any, where: str) -> Iterator[Words | Shown | Other]:

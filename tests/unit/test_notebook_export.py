@@ -86,6 +86,14 @@ def test_code_and_printed_text_are_left_out_and_counted(tmp_path: Path) -> None:
     assert "text output" not in whole[whole.index("id='left-out'") :]
 
 
+def test_lines_of_one_loop_stand_together(tmp_path: Path) -> None:
+    """What a cell wrote in pieces is one text; errors it wrote in between are another."""
+    said = [{"output_type": "stream", "name": name, "text": f"{name} {n}\n"} for n, name in enumerate(("stdout", "stdout", "stderr"))]
+    notebook = notebook_file.read(saved(tmp_path / "n.ipynb", code("x", *said)))
+
+    assert [o.text for o in notebook.cells[0].outputs if isinstance(o, notebook_file.Words)] == ["stdout 0\nstdout 1\n", "stderr 2\n"]
+
+
 def test_the_same_notebook_gives_the_same_bytes(tmp_path: Path) -> None:
     """Wherever it lies, and however often."""
     assert page(case(tmp_path / "a.ipynb")) == page(case(tmp_path / "b.ipynb"))
