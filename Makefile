@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/eagle3diag
 TARGET := $(CACHE)/SmolLM2-135M-Instruct
 TRAIN = $(BIN)/python tools/samples/train.py --target $(TARGET) --held-out out/train/held_out.pt --out out/train
+PACKAGE := $(shell find eagle3diag -name '*.py' -o -name '*.css' -o -name '*.js')
+RENDERED := $(patsubst notebooks/%.ipynb,out/rendered/notebooks/%.html,$(wildcard notebooks/*.ipynb)) out/rendered/samples/before_after.html
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check test-engines test-loaders test-sglang test-vllm test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
+.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -71,12 +73,22 @@ test-vllm: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready ## ..
 	$(ENGINES) PYTHONPATH=$(CURDIR) $(CURDIR)/.venv-vllm/bin/python -m pytest -m engines $(addprefix tests/engines/test_,capture_vllm.py replay_vllm.py)
 	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_probe.py
 
-test-browser: $(VENV)/ready ## Open the HTML reports in Debian's Chromium
-	EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m browser tests/browser
+test-browser: $(TARGET)/model.safetensors browsers ## Open reports and notebooks in Debian's Chromium and Firefox
+	EAGLE3DIAG_TARGET=$(TARGET) EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m browser tests/browser
 
-docs: $(TARGET)/model.safetensors ## Build the documentation into out/site
+browsers:
+	@for name in $(if $(filter 0,$(shell id -u)),chromium firefox-esr); do command -v $$name >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$name; }; done
+
+docs: $(RENDERED) ## Build the documentation into out/site, with the notebooks run and the sample reports
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --quiet
+	@du -ch out/site/notebooks/*.html out/site/samples/*.html
+
+out/rendered/notebooks/%.html: notebooks/%.ipynb tools/rendered.py $(PACKAGE) | $(TARGET)/model.safetensors
+	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python tools/rendered.py $< $(@D)
+
+out/rendered/samples/before_after.html: tools/sample_reports.py $(PACKAGE) | $(TARGET)/model.safetensors
+	$(BIN)/python tools/sample_reports.py $(TARGET) $(@D)
 
 notebooks: $(VENV)/ready ## Write the notebooks from their plain text, and the pages of the faults from the catalogue
 	$(BIN)/python tools/notebooks.py
@@ -108,9 +120,8 @@ bench: $(TARGET)/model.safetensors ## Measure the overhead of capture, as a rati
 	$(BIN)/python benchmarks/capture_overhead.py $(TARGET)
 	$(BIN)/python benchmarks/audit_size.py
 
-pictures: $(TARGET)/model.safetensors ## Take the README's picture of the report anew (needs Chromium)
-	$(BIN)/eagle3diag demo --target $(TARGET) --html out/demo.html
-	$(BIN)/python tools/picture.py out/demo.html docs/report.png
+pictures: $(RENDERED) browsers ## Take the pictures of the README and the documentation anew
+	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python tools/pictures.py
 
 clean: ## Remove the environments and what was written
 	rm -rf .venv .venv-sglang .venv-vllm .loaders out .mypy_cache .ruff_cache .pytest_cache

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from eagle3diag import __version__, cli_capture, cli_report, progress
+from eagle3diag import __version__, cli_capture, cli_notebooks, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError
 from eagle3diag.findings import Severity
 
@@ -171,12 +171,6 @@ def _probe(args: argparse.Namespace) -> int:
     return _finish(result, args)
 
 
-def _notebooks(args: argparse.Namespace) -> int:
-    from eagle3diag.cli_notebooks import run
-
-    return run(args)
-
-
 def _report(args: argparse.Namespace) -> int:
     return _finish(cli_report.read(args), args)
 
@@ -284,12 +278,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     cli_capture.add_arguments(verb)
 
-    verb = _verb(verbs, "notebooks", _notebooks, "copy the guided notebooks, with your paths filled in", result=False)
+    verb = _verb(verbs, "notebooks", cli_notebooks.run, "copy the guided notebooks, with your paths filled in", result=False)
     verb.add_argument("out", metavar="DIR")
     for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
         verb.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
 
     cli_report.add(_verb(verbs, "report", _report, "a folder of evidence, a saved result, or two of them (before, after), as one report"))
+
+    words = "a notebook that was run, as one safe HTML file: its prose and its results; nothing of it is run"
+    cli_notebooks.add_export(_verb(verbs, "export", cli_notebooks.export, words, result=False))
 
     verb = _verb(verbs, "demo", _demo, "tell the first investigation, on the samples of a checkout", result=False)
     verb.add_argument("--target", metavar="PATH", help="the samples' target (default: where `make demo` builds it)")

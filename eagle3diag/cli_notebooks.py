@@ -1,4 +1,4 @@
-"""Copies of the guided notebooks for the user's own case, with the paths filled in."""
+"""Copies of the guided notebooks for the user's own case, with the paths filled in; and a notebook that was run as one file for others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from eagle3diag.errors import BadArgument, MissingPart
 from eagle3diag.findings import write_atomically
+from eagle3diag.report.numbers import many
 
 #: Evidence that a notebook reads, by the name of its variable in the cell tagged ``paths``.
 EVIDENCE = ("target", "draft", "train", "live", "launch", "log", "acceptance")
@@ -20,6 +21,31 @@ def run(args: argparse.Namespace) -> int:
     given = {name: value for name in EVIDENCE if (value := getattr(args, name)) is not None}
     for path in copy_notebooks(Path(args.out), given):
         print(path)
+    return 0
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb ``export``."""
+    parser.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file that was run and saved")
+    parser.add_argument("--html", metavar="PATH", help="the file to write (default: beside the notebook)")
+    parser.add_argument(
+        "--include-text", action="store_true", help="keep code, printed text, hosts, paths, names and texts of prompts (keys never)"
+    )
+
+
+def export(args: argparse.Namespace) -> int:
+    """The verb ``export``: nothing of the notebook is run."""
+    from eagle3diag.report import notebook_file, notebook_page
+
+    source = Path(args.notebook)
+    notebook = notebook_file.read(source)
+    page = notebook_page.page(notebook, include_text=args.include_text)
+    try:
+        path = write_atomically(args.html or source.with_suffix(".html"), page)
+    except OSError as error:
+        raise BadArgument(f"cannot write the page: {error.strerror or error}", where=args.html, hint="choose another path") from error
+    told = "with" if args.include_text else "without"
+    print(f"{path}: {many(len(notebook.results), 'result')}, {len(page.encode()) / 1e6:.1f} MB, {told} code, printed text, paths and hosts")
     return 0
 
 

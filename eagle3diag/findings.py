@@ -126,7 +126,7 @@ class Result(ABC):
 
         return text.render(self)
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         from eagle3diag.report import notebook
 
         return notebook.bundle(self)

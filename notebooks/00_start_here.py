@@ -40,7 +40,8 @@ LIVE, LAUNCH, LOG, ACCEPTANCE = (SERVER / name for name in ("live", "launch.txt"
 from eagle3diag.serving import read_acceptance
 
 served = read_acceptance(ACCEPTANCE)
-print(f"accept length {served.length:.2f}, strict rate {served.rate:.2f}, an older version would print {served.biased_rate:.2f}")
+print(f"accept length {served.length:.2f}, strict rate {served.rate:.2f}")
+print(f"an older version would print a rate of {served.biased_rate:.2f}")
 
 # %% [markdown]
 # ## 2 · What should it be?
@@ -124,4 +125,5 @@ print(report.name, f"{report.stat().st_size / 1e6:.1f} MB")
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"fault": diagnosis.findings[0].fault, "fixed": fixed.ok, "widths": comparison.train.width // comparison.live.width}
+widths = comparison.train.width // comparison.live.width
+{"fault": diagnosis.findings[0].fault, "fixed": fixed.ok, "widths": widths}

@@ -91,7 +91,7 @@ for rate in (0.20, 0.21, 0.40, 1.00):
     print(f"printed {rate:.2f} at 5 slots  ->  strict {strict_from_biased(rate, 5):.4f}")
 
 # %% [markdown]
-# 0.20 is zero. Read the accept length, or convert.
+# 0.20 is zero. Read the accept length, or convert. A server that runs now can be asked instead: `e3.probe("http://127.0.0.1:30000")` sends a few short prompts and says what it is, how it was started and what it accepts.
 #
 # ## 4 · How sure is a number?
 #
@@ -104,7 +104,8 @@ from eagle3diag.serving import read_acceptance
 low, high = wilson(2, 24)
 served = read_acceptance(ACCEPTANCE)
 print(f"2 of 24: {low:.0%} to {high:.0%}")
-print(f"this server: accept length {served.length:.2f}, 95 % from {served.interval[0]:.2f} to {served.interval[1]:.2f} over {served.rounds} rounds")
+low, high = served.interval
+print(f"this server: accept length {served.length:.2f} over {served.rounds} rounds, 95 % from {low:.2f} to {high:.2f}")
 
 # %% [markdown]
 # ## The fix, and what it is not

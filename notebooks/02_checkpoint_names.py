@@ -69,10 +69,27 @@ diagnosis
 
 # %%
 first = diagnosis.ranked[0]
-print(f"served {diagnosis.observed.length:.2f}   replayed with the layer lost {first.predicted.accept_length:.2f}   as trained {diagnosis.replay.accept_length:.2f}")
+print(f"served                        {diagnosis.observed.length:.2f}")
+print(f"replayed with the layer lost  {first.predicted.accept_length:.2f}")
+print(f"replayed as trained           {diagnosis.replay.accept_length:.2f}")
 
 # %% [markdown]
-# ## 4 · Now break it yourself
+# ## 4 · Mend it, in a copy
+#
+# `convert` writes what one engine version reads, and lists every change. Nothing is changed in place, and what is not certain is left alone. **Predict:** what does 0.5.8 miss of the copy?
+
+# %%
+import tempfile
+
+with tempfile.TemporaryDirectory() as folder:
+    copy = Path(folder) / "for_0.5.8"
+    conversion = e3.convert(renamed, copy, to="sglang==0.5.8")
+    mended = e3.audit(copy, engine="sglang==0.5.8")
+print(f"missing before {missing['0.5.8']}, after {len(mended.missing_layer)}")
+conversion
+
+# %% [markdown]
+# ## 5 · Now break it yourself
 #
 # Lose something else, and see what the audit says before any server would.
 
@@ -84,15 +101,18 @@ broken = {
     "half of the layer renamed": draft.replace(rename=lambda name: name.replace("midlayer.mlp.", "layer.mlp.")),
 }
 for what, changed in broken.items():
-    print(f"{what:26} ->", "; ".join(f"{f.fault} {f.title}" for f in e3.audit(changed).findings if f.severity >= e3.Severity.WARNING))
+    print(what)
+    for finding in e3.audit(changed).findings:
+        if finding.severity >= e3.Severity.WARNING:
+            print("   ", finding.fault, finding.title)
 
 # %% [markdown]
 # ## The fix, and what it is not
 #
-# **Fix.** Rename in a *copy* of the checkpoint, or upgrade the engine; then audit again: no parameter may be missing.
+# **Fix.** `eagle3diag convert DRAFT COPY --to sglang==0.5.8`, or upgrade the engine; then audit again: no parameter may be missing.
 #
 # **What it is not.** If acceptance moves from 1.00 to 1.05 after the rename, the rename was right and a second fault was waiting: do not undo it. The seed case went exactly so. Next: is `fc` trained at all? Notebook 03.
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"fault": diagnosis.findings[0].fault, "missing": missing}
+{"fault": diagnosis.findings[0].fault, "missing": missing, "mended": len(mended.missing_layer)}

@@ -43,6 +43,20 @@ print(f"shape {list(fc.shape)}   mean {fc.mean:.6f}   std {fc.std:.6f}   mean |w
 print(f"std of PyTorch's default start for this fan-in: {(1 / (3 * fc.fan_in)) ** 0.5:.6f}")
 
 # %% [markdown]
+# What *can* be said from printed figures alone? These are the seed case's: 7,168 by 21,504, std 0.004037, mean of absolute values 0.003556. **Guess:** fresh, or not?
+
+# %%
+from eagle3diag.weights import from_moments
+
+seed = from_moments((7168, 21504), std=0.004037, abs_mean=0.003556)
+nearest = seed.distances[0]
+print("starts that these figures allow:", ", ".join(seed.possible) or "none")
+print(f"nearest start: {seed.nearest}, std {nearest.std_ratio:.3f} times its own")
+print(f"an independent change of {nearest.implied_update:.0%} explains that")
+
+# %% [markdown]
+# Not fresh: no known start gives both figures. A change of 23 % moves the std by 2.5 % only, because the two add in squares. That is why "near its start" reads like "never trained".
+#
 # ## 2 · The number that does not
 #
 # All singular values of a matrix of independent entries lie in a band that its shape and standard deviation fix (Marchenko and Pastur); the largest strays above it by a known hair (Tracy and Widom). Whatever stands clear of the band was put there.
@@ -51,7 +65,7 @@ print(f"std of PyTorch's default start for this fan-in: {(1 / (3 * fc.fan_in)) *
 
 # %%
 spectrum = fc.spectrum
-print(f"{spectrum.outside} singular values above the edge {spectrum.tracy_widom_high:.3f}; the largest is {spectrum.singular_values[0]:.3f}")
+print(f"{spectrum.outside} singular values above the edge {spectrum.tracy_widom_high:.3f}, the largest {spectrum.singular_values[0]:.3f}")
 print(f"stable rank {spectrum.stable_rank:.1f}, effective rank {spectrum.effective_rank:.0f}")
 
 # %%
@@ -88,11 +102,13 @@ print(f"shipped: std {fc.std:.6f}   outside {spectrum.outside}   largest {spectr
 # %% [markdown]
 # ## 5 · Which aux state does fc listen to?
 #
-# `fc` is three matrices side by side, one for each aux state. A block that is much weaker than the others is a state that never came, or came as zeros.
+# `fc` is three matrices side by side, one for each aux state. A block that is much weaker than the others is a state that never came, or came as zeros. With a training dump, `weights` also reads the real states through `fc`: in which order, and with which norm, does it expect them?
 
 # %%
 for block, boundary in zip(fc.blocks, e3.open_draft(DRAFT).config.aux_boundaries):
     print(f"boundary {boundary:2}: Frobenius norm {block.frobenius:.2f}, stable rank {block.stable_rank:.1f}")
+
+e3.weights(DRAFT, dump=TRAIN, spectra="none")
 
 # %% [markdown]
 # ## The fix, and what it is not

@@ -42,7 +42,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.bfloat16)
 tokenizer = AutoTokenizer.from_pretrained(TARGET)
-prompt = tokenizer.apply_chat_template([{"role": "user", "content": "Why is the sky blue?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+question = [{"role": "user", "content": "Why is the sky blue?"}]
+prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 
 with torch.inference_mode(), e3.capture(model, boundaries=[2, 15, 27]) as tape:
     model.generate(**prompt, max_new_tokens=16, do_sample=False, pad_token_id=tokenizer.pad_token_id)
@@ -54,7 +55,7 @@ tape.dump
 
 # %%
 record = tape.dump[0]
-print({"tokens": record.tokens, "prompt": record.prompt_length, "features": list(record.features.shape), "dtype": str(record.features.dtype)})
+print(f"{record.tokens} tokens, {record.prompt_length} of them prompt; features {list(record.features.shape)} in {record.features.dtype}")
 print(tokenizer.decode(record.input_ids[record.prompt_length:]))
 
 # %% [markdown]
@@ -64,14 +65,23 @@ print(tokenizer.decode(record.input_ids[record.prompt_length:]))
 
 # %%
 with torch.inference_mode():
-    states = model(record.input_ids[None], output_hidden_states=True).hidden_states
+    states = model(record.input_ids[None], output_hidden_states=True, use_cache=False).hidden_states
     with e3.capture(model, boundaries=[2, 15, 27, 30]) as again:
-        model(record.input_ids[None])
+        model(record.input_ids[None], use_cache=False)
 same = {b: bool((again.dump[0].state(b) == states[b][0]).all()) for b in (2, 15, 27, 30)}
 same
 
 # %% [markdown]
-# ## 3 · A served draft
+# ## 3 · Does the dump hold what it says?
+#
+# One dump can be checked without a second one: rows that are zero, not finite or stale, records that belong to another request, and, with the target at hand, whether its last states predict the very tokens that follow them.
+
+# %%
+checked = e3.check_dump(TRAIN, target=TARGET)
+checked
+
+# %% [markdown]
+# ## 4 · A served draft
 #
 # In an engine the states live in another process. `docs/capture.md` has the command for each engine, ready to paste. What comes out is the same kind of dump. Here is one that SGLang wrote while it served the sample draft:
 
@@ -95,4 +105,4 @@ for server in ("eagle3", "eagle_flag"):
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"bit for bit": same, "fed": live[0].features.shape[-1]}
+{"bit for bit": same, "fed": live[0].features.shape[-1], "checked": checked.ok}

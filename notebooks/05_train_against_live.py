@@ -47,7 +47,7 @@ comparison
 
 # %%
 for block in comparison.blocks:
-    print(f"block {block.block} (boundary {block.boundary:2}): plain cosine {block.cosine.median:.4f}   channel-standardised {block.standardised.median:.4f}")
+    print(f"boundary {block.boundary:2}: plain cosine {block.cosine.median:.4f}   channel-standardised {block.standardised.median:.4f}")
 
 # %% [markdown]
 # ## 3 · Which boundary is it really?
@@ -79,7 +79,9 @@ for block, boundary in enumerate(declared):
 diagnosis = e3.diagnose(draft=DRAFT, target=TARGET, train=TRAIN, live=LIVE, acceptance=ACCEPTANCE)
 first = diagnosis.ranked[0]
 print(diagnosis.verdict)
-print(f"healthy {diagnosis.replay.accept_length:.2f}   with this fault, replayed {first.predicted.accept_length:.2f}   served {diagnosis.observed.length:.2f}   cost {first.cost:.2f}")
+print(f"replayed, healthy          {diagnosis.replay.accept_length:.2f}")
+print(f"replayed, with this fault  {first.predicted.accept_length:.2f}   so it costs {first.cost:.2f}")
+print(f"served                     {diagnosis.observed.length:.2f}")
 
 # %% [markdown]
 # ## 5 · Now break it yourself

@@ -40,11 +40,13 @@ import torch
 draft = e3.open_draft(DRAFT)
 vocabulary = draft.vocabulary
 place = torch.arange(len(vocabulary.d2t))
-print(f"{len(place)} of {draft.config.vocab_size} target tokens;  d2t: {vocabulary.d2t[:6].tolist()} ... {vocabulary.d2t[-3:].tolist()}")
-print("target ids rise:", bool((vocabulary.draft_ids.diff() > 0).all()), "  marked in t2d:", bool(vocabulary.t2d[vocabulary.draft_ids].all()))
+print(f"{len(place)} of {draft.config.vocab_size} target tokens")
+print("d2t:", vocabulary.d2t[:6].tolist(), "...", vocabulary.d2t[-3:].tolist())
+print("target ids rise:", bool((vocabulary.draft_ids.diff() > 0).all()))
+print("marked in t2d:  ", bool(vocabulary.t2d[vocabulary.draft_ids].all()))
 
 # %% [markdown]
-# ## 2 · Five ways to get it wrong
+# ## 2 · Three ways to get it wrong
 #
 # **Guess first:** which of these crash, and which just serve badly?
 
@@ -61,8 +63,12 @@ for what, d2t in maps.items():
     print(f"{'':13} fix: {finding.fix}")
 
 # %% [markdown]
-# None of them crashes at load. All of them serve.
-#
+# None of them crashes at load. All of them serve. The whole audit of the first:
+
+# %%
+e3.audit(draft.replace(tensors={"d2t": vocabulary.draft_ids}), target=TARGET)
+
+# %% [markdown]
 # ## 3 · What each costs
 #
 # The replay reads the map in each wrong way, and nothing else is changed.
@@ -84,7 +90,8 @@ for label in [name for name in bench.faults if name.startswith(("FM-11", "FM-12"
 
 # %%
 healthy = e3.replay(DRAFT, TRAIN, target=TARGET)
-print(f"{healthy.out_of_vocabulary:.1%} of the answers' tokens cannot be said: at best {healthy.vocabulary_cap:.2f}, this draft reaches {healthy.accept_length:.2f} of {healthy.steps + 1}")
+print(f"{healthy.out_of_vocabulary:.1%} of the answers' tokens cannot be said")
+print(f"at best {healthy.vocabulary_cap:.2f} of {healthy.steps + 1}; this draft reaches {healthy.accept_length:.2f}")
 
 # %% [markdown]
 # ## 5 · Now break it yourself

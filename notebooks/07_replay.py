@@ -38,8 +38,7 @@ LIVE, LAUNCH, LOG, ACCEPTANCE = (SERVER / name for name in ("live", "launch.txt"
 
 # %%
 expected = e3.replay(DRAFT, TRAIN, target=TARGET)
-print(f"accept length {expected.accept_length:.2f}, 95 % from {expected.accept_length_interval[0]:.2f} to {expected.accept_length_interval[1]:.2f}, over {expected.rounds} rounds")
-print("p by position:", ", ".join(f"{p:.2f}" for p in expected.p))
+expected
 
 # %% [markdown]
 # ## 2 · And what the server gave
@@ -51,7 +50,9 @@ from eagle3diag.serving import read_acceptance
 
 served = read_acceptance(ACCEPTANCE)
 on_live = e3.replay(DRAFT, LIVE, target=TARGET)
-print(f"served {served.length:.2f}   replayed on what it fed {on_live.accept_length:.2f}   replayed on the training side {expected.accept_length:.2f}")
+print(f"served                         {served.length:.2f}")
+print(f"replayed on what it fed        {on_live.accept_length:.2f}")
+print(f"replayed on the training side  {expected.accept_length:.2f}")
 
 # %% [markdown]
 # ## 3 · How many steps?
@@ -84,7 +85,10 @@ for label, length in sorted(lengths.items(), key=lambda item: item[1]):
 # %%
 labels = [next(l for l in bench.faults if l.startswith(f)) for f in ("FM-01", "FM-05")]
 both = bench.outcome(labels).broken.accept_length
-print(f"first alone {lengths[labels[0]]:.2f}   second alone {lengths[labels[1]]:.2f}   both {both:.2f}   healthy {expected.accept_length:.2f}")
+for label in labels:
+    print(f"{lengths[label]:5.2f}  {label}")
+print(f"{both:5.2f}  both")
+print(f"{expected.accept_length:5.2f}  neither")
 
 # %% [markdown]
 # ## 6 · Now break it yourself

@@ -43,7 +43,7 @@ training = json.loads((SAMPLES / "training.json").read_text())
 last = next(e for e in training["epochs"] if e["epoch"] == training["shipped_epoch"])
 expected = e3.replay(DRAFT, TRAIN, target=TARGET)
 print("trainer, by step      ", ", ".join(f"{x:.2f}" for x in last["acc"]))
-print("trainer, all so far   ", ", ".join(f"{x:.2f}" for x in last["joint"]), f"  -> accept length {last['accept_length']:.2f} over every position")
+print("trainer, all so far   ", ", ".join(f"{x:.2f}" for x in last["joint"]), f"  -> over every position {last['accept_length']:.2f}")
 print("replay, as served     ", ", ".join(f"{x:.2f}" for x in expected.p), f"  -> accept length {expected.accept_length:.2f}")
 
 # %% [markdown]
@@ -68,7 +68,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained(TARGET, dtype=torch.bfloat16)
 tokenizer = AutoTokenizer.from_pretrained(TARGET)
-questions = ["What should a tourist see in Sweden?", "Explain osmosis in simple terms.", "Give me five tips for hiking.", "Write a short story about an island."]
+questions = [
+    "What should a tourist see in Sweden?",
+    "Explain osmosis in simple terms.",
+    "Give me five tips for hiking.",
+    "Write a short story about an island.",
+]
 
 
 def answered(prompts):
@@ -76,15 +81,19 @@ def answered(prompts):
     with torch.inference_mode(), e3.capture(model, boundaries=[2, 15, 27]) as tape:
         for ids in prompts:
             row = torch.tensor([ids])
-            model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=48, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+            mask, pad = torch.ones_like(row), tokenizer.pad_token_id
+            model.generate(row, attention_mask=mask, max_new_tokens=48, do_sample=False, pad_token_id=pad)
     return tape.dump
 
 
-templated = [tokenizer.apply_chat_template([{"role": "user", "content": q}], add_generation_prompt=True, return_dict=False) for q in questions]
+asked = [[{"role": "user", "content": q}] for q in questions]
+templated = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for messages in asked]
 plain = [tokenizer(q)["input_ids"] for q in questions]
 with_template = e3.replay(DRAFT, answered(templated), target=TARGET)
 without = e3.replay(DRAFT, answered(plain), target=TARGET)
-print(f"with the template {with_template.accept_length:.2f} {tuple(round(x, 2) for x in with_template.accept_length_interval)}   without {without.accept_length:.2f} {tuple(round(x, 2) for x in without.accept_length_interval)}")
+for what, replay in (("with the template", with_template), ("without", without)):
+    low, high = replay.accept_length_interval
+    print(f"{what:18} {replay.accept_length:.2f}, 95 % from {low:.2f} to {high:.2f}")
 
 # %% [markdown]
 # Four short answers are few: look at the intervals before you believe a difference.
@@ -104,7 +113,8 @@ for what, replay in (("the samples", expected), ("with the template", with_templ
 
 # %%
 early = e3.open_draft(SAMPLES / "epochs" / "epoch_1")
-weak = e3.open_draft(DRAFT).replace(tensors={name: early.tensors[name] for name in early.tensors if name in e3.open_draft(DRAFT).tensors})
+shipped = e3.open_draft(DRAFT)
+weak = shipped.replace(tensors={name: early.tensors[name] for name in early.tensors if name in shipped.tensors})
 weak_replay = e3.replay(weak, TRAIN, target=TARGET)
 diagnosis = e3.diagnose(draft=weak, target=TARGET, train=TRAIN, acceptance=weak_replay.accept_length)
 print(f"replayed {weak_replay.accept_length:.2f}")
@@ -119,4 +129,5 @@ print(diagnosis.verdict)
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"fault": diagnosis.findings[-1].fault if diagnosis.findings else None, "ok": diagnosis.ok, "weak": weak_replay.accept_length < expected.accept_length}
+weaker = weak_replay.accept_length < expected.accept_length
+{"fault": diagnosis.findings[-1].fault if diagnosis.findings else None, "ok": diagnosis.ok, "weak": weaker}

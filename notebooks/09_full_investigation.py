@@ -42,7 +42,8 @@ from eagle3diag.serving import read_acceptance
 draft = e3.open_draft(DRAFT)
 lost = draft.replace(rename=lambda name: name.replace("midlayer.", "draft_layers.0."))  # as the trainer named the layer
 served = read_acceptance(ACCEPTANCE)
-print(f"accept length {served.length:.2f} over {served.rounds} rounds; an older engine would print an accept rate of {served.biased_rate:.2f}")
+print(f"accept length {served.length:.2f} over {served.rounds} rounds")
+print(f"an older engine would print an accept rate of {served.biased_rate:.2f}")
 
 # %% [markdown]
 # ## 2 · Cheap evidence first
@@ -54,11 +55,18 @@ first_look = e3.diagnose(draft=lost, launch=LAUNCH, log=LOG, acceptance=ACCEPTAN
 first_look
 
 # %% [markdown]
-# Two faults at once, and either alone would give a number like this one. So after mending the first, expect *no change*, and do not undo it.
+# Two faults at once, and either alone would give a number like this one. What would be left if the names were right? `assume_fixed` judges without a fault, before anything is mended (at a shell: `--assume-fixed FM-05`). **Predict** the accept length that it leaves.
+
+# %%
+left = e3.diagnose(draft=lost, launch=LAUNCH, log=LOG, acceptance=ACCEPTANCE, assume_fixed=["FM-05"])
+print(left.verdict)
+
+# %% [markdown]
+# So after mending the first, expect *no change*, and do not undo it.
 #
 # ## 3 · Mend the names
 #
-# In a copy. Then judge again, on the number of the server that still has the wrong flag.
+# In a copy (`e3.convert`, notebook 02). Then judge again, on the number of the server that still has the wrong flag.
 
 # %%
 mended = e3.diagnose(draft=draft, target=TARGET, train=TRAIN, live=LIVE, launch=LAUNCH, log=LOG, acceptance=ACCEPTANCE)
@@ -90,7 +98,8 @@ for stage in mended.waterfall:
 # %%
 HEALTHY = SAMPLES / "live" / "eagle3"
 fixed = e3.diagnose(
-    draft=DRAFT, target=TARGET, train=TRAIN, live=HEALTHY / "live", launch=HEALTHY / "launch.txt", log=HEALTHY / "server.log", acceptance=HEALTHY / "acceptance.json"
+    draft=DRAFT, target=TARGET, train=TRAIN, live=HEALTHY / "live",
+    launch=HEALTHY / "launch.txt", log=HEALTHY / "server.log", acceptance=HEALTHY / "acceptance.json",
 )
 print(fixed.verdict)
 
@@ -99,7 +108,10 @@ print(fixed.verdict)
 #
 # ## 6 · The report
 #
-# One file, offline, with every number of the investigation.
+# Before and after in one view; and every number of the investigation in one file that opens offline, with hosts, paths, names and prompts left out. The notebook itself can travel the same way: `eagle3diag export 09_full_investigation.ipynb`.
+
+# %%
+e3.before_after(mended, fixed)
 
 # %%
 report = mended.to_html(Path(os.environ.get("EAGLE3DIAG_OUT", ".")) / "full_investigation.html")
@@ -107,4 +119,5 @@ print(report.name, f"{report.stat().st_size / 1e6:.1f} MB")
 
 # %%
 # Where this notebook ends, as a test reads it.
-{"first": sorted(f.fault for f in first_look.findings if f.severity >= e3.Severity.ERROR), "then": mended.findings[0].fault, "fixed": fixed.ok}
+errors = sorted(f.fault for f in first_look.findings if f.severity >= e3.Severity.ERROR)
+{"first": errors, "then": mended.findings[0].fault, "fixed": fixed.ok}

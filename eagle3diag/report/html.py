@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -48,34 +48,20 @@ def page(result: Result, *, include_text: bool = False) -> str:
     room -= sum(len(text.encode()) for _, text in drawn)
     figures = _hovering([f for section, _ in drawn for f in section.figures] if packed else [], room // 2, left)
     numbers = numbers_within(result.to_dict() | {"removed": gone}, room - len(figures), left)
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {' '.join(_hash(text) for text in (script, source) if text is not None)}",
-            f"style-src {_hash(style)} {_hash('')}",  # plotly adds one empty style element and fills it by script
-            "style-src-attr 'unsafe-inline'",  # plotly positions its labels with style attributes
-            "img-src data: blob:",  # heat maps are drawn as data: images; blob: is the button that saves a picture
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    allowed = (
+        f"script-src {' '.join(hashed(text) for text in (script, source) if text is not None)}",
+        f"style-src {hashed(style)} {hashed('')}",  # plotly adds one empty style element and fills it by script
+        "style-src-attr 'unsafe-inline'",  # plotly positions its labels with style attributes
+        "img-src data: blob:",  # heat maps are drawn as data: images; blob: is the button that saves a picture
     )
     parts = [
-        "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n",
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='referrer' content='no-referrer'>\n",
-        "<meta name='color-scheme' content='light dark'>\n",
-        f"<meta name='generator' content='eagle3diag {__version__}'>\n<title>{escaped(bounded(f'{told.verb}: {told.verdict}', 200))}</title>\n",
-        f"<style>{style}</style>\n{_spare_styles(source or '')}</head>\n<body>\n",
+        head(f"{told.verb}: {told.verdict}", style, allowed, more=_spare_styles(source or "")),
         top,
         *_contents(told, len(drawn)),
         answer,
         *_grouped(drawn),
-        *_left_out(gone, left, include_text),
-        "</main>\n<footer><div>",
-        f"<p>Written by eagle3diag {__version__}. This file is complete: it loads nothing and sends nothing. ",
-        "The numbers of the result are inside it as JSON; <code>eagle3diag.load()</code> opens it again.</p>",
-        "<p><button type='button' id='save-json' hidden>Save the numbers as JSON</button></p></div></footer>\n",
-        f'<script type="application/json" id="result">{numbers}</script>\n',
+        *left_out(gone, left, include_text),
+        foot(numbers),
     ]
     if packed:
         parts += [
@@ -86,6 +72,34 @@ def page(result: Result, *, include_text: bool = False) -> str:
         ]
     parts.append(f"<script>{script}</script>\n</body>\n</html>\n")
     return "".join(parts)
+
+
+def head(title: str, style: str, allowed: Iterable[str], *, more: str = "") -> str:
+    """All before the content: nothing is permitted but what ``allowed`` names, by hash."""
+    policy = "; ".join(("default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"))
+    return "".join(
+        (
+            "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n",
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='referrer' content='no-referrer'>\n",
+            "<meta name='color-scheme' content='light dark'>\n",
+            f"<meta name='generator' content='eagle3diag {__version__}'>\n<title>{escaped(bounded(title, 200))}</title>\n",
+            f"<style>{style}</style>\n{more}</head>\n<body>\n",
+        )
+    )
+
+
+def foot(numbers: str) -> str:
+    """The end of the content, and the JSON that :func:`eagle3diag.load` reads."""
+    return "".join(
+        (
+            "</main>\n<footer><div>",
+            f"<p>Written by eagle3diag {__version__}. This file is complete: it loads nothing and sends nothing. ",
+            "The numbers of what it shows are inside it as JSON; <code>eagle3diag.load()</code> opens it again.</p>",
+            "<p><button type='button' id='save-json' hidden>Save the numbers as JSON</button></p></div></footer>\n",
+            f'<script type="application/json" id="result">{numbers}</script>\n',
+        )
+    )
 
 
 def _header(told: Page) -> Iterator[str]:
@@ -177,8 +191,8 @@ def _section(section: Section, anchor: str) -> Iterator[str]:
     yield ("</details>" if section.fold else "") + "</section>\n"
 
 
-def _left_out(gone: dict[str, int], left: LeftOut, include_text: bool) -> Iterator[str]:
-    """What this page does not tell, so that a reader need not guess."""
+def left_out(gone: dict[str, int], left: LeftOut, include_text: bool, more: Table | None = None) -> Iterator[str]:
+    """What this page does not tell, so that a reader need not guess; ``more`` has rows of kinds of its own."""
     yield "<section id='left-out' aria-labelledby='left-out-title'><h2 id='left-out-title'>Left out</h2>"
     asked = "Keys and passwords are removed; hosts, paths, names and texts were kept because that was asked for."
     safe = "Keys, hosts, addresses, names of persons, home folders and texts of prompts are removed before anything is drawn."
@@ -186,6 +200,8 @@ def _left_out(gone: dict[str, int], left: LeftOut, include_text: bool) -> Iterat
     if gone:
         rows = tuple((kind, num(places), REASONS[kind]) for kind, places in gone.items())
         yield table_html(Table(("removed", "places", "why"), rows, align="lrl"), "What was removed, by kind")
+    if more is not None:
+        yield table_html(more, more.title)
     if left.lines():
         yield f"<p>To stay under {LIMIT / 1e6:g} MB:</p><ul>{''.join(f'<li>{escaped(line)}</li>' for line in left.lines())}</ul>"
     yield "</section>\n"
@@ -205,7 +221,8 @@ def _pack(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
 
 
-def _hash(text: str) -> str:
+def hashed(text: str) -> str:
+    """The source expression that lets exactly this script or style in."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

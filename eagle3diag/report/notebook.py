@@ -4,36 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import Any
 
 from eagle3diag.findings import Finding, Result, Severity
 from eagle3diag.report import svg, text
 from eagle3diag.report.form import GLYPHS, Section
 from eagle3diag.report.markup import asset, escaped, evidence_html, rich, strip_html, table_html
+from eagle3diag.report.redaction import cleaned
 from eagle3diag.report.views import view
 
+MIME = "application/vnd.eagle3diag+json"
+"""Under this type a saved output carries the numbers of its result; viewers that do not know it pass it over."""
 
-def bundle(result: Result) -> dict[str, str]:
-    """What ``_repr_mimebundle_`` returns: the terminal text, and a compact HTML whose drawings tell their values under the pointer.
 
-    Like the terminal it shows what is on this machine, except for keys; ``result.to_html(path)`` writes what others may see. Figures to
-    zoom into are one call away: ``eagle3diag.report.plots.figures(result)``.
+def bundle(result: Result) -> dict[str, Any]:
+    """What ``_repr_mimebundle_`` returns: the terminal text, a compact HTML whose drawings tell their values under the pointer, the numbers.
+
+    Like the terminal it shows what is on this machine, except for keys; ``result.to_html(path)`` and ``eagle3diag export`` write what
+    others may see. Figures to zoom into are one call away: ``eagle3diag.report.plots.figures(result)``.
     """
-    return {"text/plain": text.render(result), "text/html": fragment(result)}
+    return {"text/plain": text.render(result), "text/html": fragment(result), MIME: cleaned(result, private=True).to_dict()}
 
 
 def fragment(result: Result) -> str:
-    """The HTML of a notebook output: everything stands inside one ``<div class="e3d">`` with a style sheet of its own."""
+    """The HTML of a notebook output: :func:`body`, with the style sheet and the script that belong to it."""
+    return f"<style>{asset('notebook.css')}</style>{body(result)}<script>{asset('tables.js')}</script>"
+
+
+def body(result: Result, *, sections: bool = True) -> str:
+    """Everything inside one ``<div class="e3d">``: verdict, strip, findings, and the ``sections`` with tables and drawings."""
     told = view(result)
-    facts = "".join(f"<tr><th>{escaped(name)}</th><td>{rich(value)}</td></tr>" for name, value in told.facts)
+    facts = "".join(f"<tr><th scope='row'>{escaped(name)}</th><td>{rich(value)}</td></tr>" for name, value in told.facts)
     parts = [
-        f"<style>{asset('notebook.css')}</style><div class='e3d'>",
+        "<div class='e3d'>",
         f"<p class='e3d-kicker'>eagle3diag {escaped(told.verb)} · {GLYPHS[told.worst]} {told.counts}</p>",
         f"<p class='e3d-verdict'><b>{rich(told.verdict)}</b></p>",
-        f"<table class='e3d-facts'><tbody>{facts}</tbody></table>" if facts else "",
+        f"<table class='e3d-facts' aria-label='Facts'><tbody>{facts}</tbody></table>" if facts else "",
         f"<p><b>{rich(told.strip.title)}</b></p>{''.join(strip_html(told.strip))}" if told.strip is not None else "",
         *(_finding(f, told.remarks[i] if i < len(told.remarks) else "") for i, f in enumerate(told.findings)),
-        *_grouped(told.sections),
-        f"</div><script>{asset('tables.js')}</script>",
+        *(_grouped(told.sections) if sections else ()),
+        "</div>",
     ]
     return "".join(parts)
 

@@ -23,6 +23,7 @@ KINDS: Mapping[str, str] = {
     "Conversion": "eagle3diag.convert",
     "Diagnosis": "eagle3diag.diagnose",
     "DumpCheck": "eagle3diag.compare.one_dump",
+    "Investigation": "eagle3diag.investigation",
     "Probe": "eagle3diag.serving.probe",
     "Replay": "eagle3diag.replay",
     "WeightReport": "eagle3diag.weights",
@@ -46,13 +47,17 @@ def load(path: str | os.PathLike[str]) -> Result:
     UnreadableFile: missing, cut off, not ours, of a kind or shape that this version does not know; the message names the place inside.
     """
     where = Path(path)
-    body = _json(_read(where), where)
+    return opened(_json(_read(where), where), where)
+
+
+def opened(body: Any, where: object) -> Result:
+    """The result whose :meth:`~eagle3diag.findings.Result.to_dict` is ``body``. Raises :class:`UnreadableFile`, as :func:`load`."""
     kind = body.get("kind") if isinstance(body, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         found = f"of the unknown kind {kind!r:.60}" if isinstance(kind, str) else "no result of eagle3diag"
         raise UnreadableFile(f"is {found}", where=where, hint=f"{_HINT}; known are {', '.join(KINDS)}")
     try:
-        return cast(Result, _whole(getattr(import_module(KINDS[kind]), kind), body, kind.lower()))
+        return _result(body, kind.lower())
     except _Unfit as error:
         raise UnreadableFile(f"does not hold a whole {kind}: {error}", where=where, hint=f"{_HINT} with this version") from None
 
@@ -99,6 +104,13 @@ def _whole(kind: type[Any], body: Mapping[str, Any], where: str) -> Any:
     return kind(**values)
 
 
+def _result(body: Mapping[str, Any], where: str) -> Result:
+    kind = body.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise _Unfit(f"{where} is of the unknown kind {kind!r:.60}")
+    return cast(Result, _whole(getattr(import_module(KINDS[kind]), kind), body, where))
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
     """``value`` as the type that the field declares, or :class:`_Unfit`."""
     origin, inner = get_origin(hint), get_args(hint)
@@ -119,9 +131,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (str, int)) or value not in members:
             raise _unfit(where, value, " or ".join(map(str, members)))
         return members[value]
-    if is_dataclass(hint):
+    if is_dataclass(hint) or hint is Result:
         if not isinstance(value, dict):
             raise _unfit(where, value, "an object")
+        if hint is Result:  # any kind but a further notebook: depth is for files that mean harm
+            if value.get("kind") == "Investigation":
+                raise _Unfit(f"{where} is a notebook inside a notebook")
+            return _result(value, where)
         return _whole(cast("type[Any]", hint), value, where)
     return _plain(hint, value, where)
 

@@ -168,7 +168,7 @@ def _legend(entries: Sequence[tuple[str, int, bool]]) -> tuple[list[str], float]
     """Entries left to right, wrapped; returns the drawing and its height."""
     out, x, y = [], float(_LEFT), 12.0
     for name, index, dashed in entries:
-        label = shorten(visible(name), 34)
+        label = shorten(visible(name), 60)
         wide = 34 + 6.9 * len(label)
         if x > _LEFT and x + wide > _WIDE:
             x, y = float(_LEFT), y + 18

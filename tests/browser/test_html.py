@@ -14,9 +14,12 @@ import reports
 from eagle3diag.before_after import before_after
 from eagle3diag.report import html, notebook
 from eagle3diag.report.form import Page, Section, Table
+from eagle3diag.report.views import view
 
 pytestmark = pytest.mark.browser
 
+TOLD = view(reports.diagnosis())
+FIGURES, ROWS = len(list(TOLD.figures())), len(TOLD.strip.rows) if TOLD.strip is not None else 0
 SHOW_ALL = "document.querySelectorAll('details').forEach(d => { d.open = true })"
 DRAW_ALL = """(async () => {
   for (let y = 0; y < document.body.scrollHeight; y += 500) { scrollTo({ top: y, behavior: 'instant' }); await new Promise(done => setTimeout(done, 60)) }
@@ -59,7 +62,7 @@ def test_every_figure_is_drawn_without_a_word(tab: chromium.Tab, folder: Path, w
     tab.run(DRAW_ALL)
 
     assert tab.until(ALL_DRAWN), tab.run("document.documentElement.dataset.plots")
-    assert tab.run("document.querySelectorAll('figure .main-svg').length") >= 13
+    assert tab.run("document.querySelectorAll('figure .main-svg').length") >= FIGURES
     assert tab.run("[...document.querySelectorAll('.static')].every(s => getComputedStyle(s).display === 'none')")
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert not tab.run("document.body.innerText.includes('undefined') || document.body.innerText.includes('NaN')")
@@ -112,10 +115,10 @@ def test_readable_without_javascript(tab: chromium.Tab, folder: Path) -> None:
     tab.open(folder / "diagnosis.html", width=390, javascript=False)
 
     assert tab.run("getComputedStyle(document.querySelector('figure .static')).display") == "block"
-    assert tab.run("document.querySelectorAll('figure .static svg').length") == 13
+    assert tab.run("document.querySelectorAll('figure .static svg').length") == FIGURES
     assert tab.run("document.getElementById('save-json').hidden")
     assert tab.run("document.querySelectorAll('button.sort, .filter').length") == 0
-    assert tab.run("document.querySelectorAll('.strip .track').length") == 5
+    assert tab.run("document.querySelectorAll('.strip .track').length") == ROWS
     assert "Start the server with" in tab.run("document.body.innerText")
     assert tab.run("document.documentElement.scrollWidth") <= 390
 
@@ -268,7 +271,7 @@ def test_notebook_view_survives_alone(tab: chromium.Tab, tmp_path: Path) -> None
     page.write_text(f"<!doctype html><meta charset='utf-8'><body>{bundle['text/html']}", encoding="utf-8")
     tab.open(page, javascript=False)
 
-    assert tab.run("document.querySelectorAll('.e3d svg.e3d-svg').length") == 13
-    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == 5
+    assert tab.run("document.querySelectorAll('.e3d svg.e3d-svg').length") == FIGURES
+    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == ROWS
     assert tab.run("document.querySelectorAll('img, input').length") == 0
     assert offline(tab) == []

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
 import nbformat
 import pytest
 import reports
+from lab import Notebook, jupyterlab
 from nbformat.sign import NotebookNotary
+
+from eagle3diag.report.views import view
 
 pytestmark = pytest.mark.browser
 
+ROOT = Path(__file__).resolve().parents[2]
+TOLD = view(reports.diagnosis())
+FIGURES, ROWS = len(list(TOLD.figures())), len(TOLD.strip.rows) if TOLD.strip is not None else 0
 SORTED = "document.querySelectorAll('.e3d button.sort').length > 0"
 
 
@@ -51,53 +55,35 @@ def test_nbconvert_keeps_the_view(tab: chromium.Tab, tmp_path: Path) -> None:
     tab("Network.setBlockedURLs", urls=["http://*", "https://*"])  # its template asks for fonts of formulas; a reader may be offline
     tab("Page.navigate", url=(tmp_path / "n.html").resolve().as_uri())
 
-    assert tab.until("document.querySelectorAll('.e3d svg.e3d-svg').length === 13")
+    assert tab.until(f"document.querySelectorAll('.e3d svg.e3d-svg').length === {FIGURES}")
     assert tab.until(SORTED)
     assert tab.run("document.body.innerText.includes('Start the server with')")
-    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == 5
+    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == ROWS
     assert tab.run("document.querySelectorAll('.e3d svg title').length") > 100
     assert not [words for words in tab.said if "e3d" in words]
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """JupyterLab on a free port of this machine, with its files and settings in a folder of its own."""
-    runtime = tmp_path / "runtime"
-    home = {
-        "JUPYTER_RUNTIME_DIR": str(runtime),
-        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
-        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "lab"),
-    }
-    home |= {"JUPYTER_DATA_DIR": str(tmp_path / "data"), "IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
-    home |= {"PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])}
+    """A server and the folder that it shows; notebooks there read the samples and write beside themselves."""
     work = tmp_path / "work"
     work.mkdir()
-    options = [
-        "--no-browser",
-        "--allow-root",
-        "--ServerApp.ip=127.0.0.1",
-        "--ServerApp.port=0",
-        "--IdentityProvider.token=",
-        f"--ServerApp.root_dir={work}",
-    ]
-    options += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", *options], env=os.environ | home, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    given = {"EAGLE3DIAG_SAMPLES": str(ROOT / "data_samples"), "EAGLE3DIAG_OUT": str(work)}
+    with jupyterlab(tmp_path, work, given) as url:
+        yield url, work
+
+
+@contextmanager
+def seen(tab: chromium.Tab, name: str) -> Iterator[None]:
+    """What goes wrong inside leaves a picture of the page in ``out/``."""
     try:
-        end = time.monotonic() + 300
-        while not (files := list(runtime.glob("jpserver-*.json"))):
-            assert server.poll() is None and time.monotonic() < end, "JupyterLab did not start"
-            time.sleep(0.3)
-        time.sleep(1)
-        yield json.loads(files[0].read_text())["url"].replace("localhost", "127.0.0.1"), work
-    finally:
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        yield
+    except BaseException:
+        picture = ROOT / "out" / f"failed-{name}.png"
+        picture.parent.mkdir(exist_ok=True)
+        tab.picture(picture, whole=False)
+        print(f"what the browser showed: {picture}")
+        raise
 
 
 def test_jupyterlab_shows_the_view(tab: chromium.Tab, lab: tuple[str, Path], tmp_path: Path) -> None:
@@ -111,6 +97,62 @@ def test_jupyterlab_shows_the_view(tab: chromium.Tab, lab: tuple[str, Path], tmp
     assert not tab.run(SORTED)
 
     tab("Page.navigate", url=f"{url}lab/tree/mine.ipynb?reset")
-    assert tab.until(f"{SORTED} && document.querySelectorAll('.e3d svg.e3d-svg').length === 13", 240)
-    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == 5
+    assert tab.until(f"{SORTED} && document.querySelectorAll('.e3d svg.e3d-svg').length === {FIGURES}", 240)
+    assert tab.run("document.querySelectorAll('.e3d svg.track').length") == ROWS
     assert tab.run("document.querySelectorAll('.e3d svg title').length") > 100
+
+
+def opened(tab: chromium.Tab, lab: tuple[str, Path], name: str) -> Notebook:
+    """One of the guided notebooks, run from top to bottom in the browser."""
+    url, work = lab
+    shutil.copy(ROOT / "notebooks" / name, work / name)
+    notebook = Notebook(tab, url, name)
+    notebook.run()
+    assert notebook.errors == []
+    return notebook
+
+
+def test_the_first_notebook_runs_in_jupyterlab(tab: chromium.Tab, lab: tuple[str, Path], target_folder: Path) -> None:
+    """All cells of 00 end without an error; the diagnosis is drawn, sorts, and the last line has the values that it promises."""
+    with seen(tab, "00"):
+        notebook = opened(tab, lab, "00_start_here.ipynb")
+        cell = notebook.show(notebook.find("diagnosis = e3.diagnose("))
+
+        assert tab.until(f"{cell}.innerText.includes('EAGLE was named where EAGLE-3 is needed')")
+        assert tab.until(f"{cell}.querySelectorAll('.e3d svg.e3d-svg').length > 5 && {cell}.querySelectorAll('button.sort').length > 0")
+        tab.run(f"{cell}.querySelector('button.sort').click()")
+        assert tab.run(f"{cell}.querySelectorAll('[aria-sort]').length") == 1
+        last = notebook.show(-1)
+        assert tab.until(f"{last}.innerText.includes(\"{{'fault': 'FM-01', 'fixed': True, 'widths': 3}}\")"), tab.run(f"{last}.innerText")
+        assert list(lab[1].glob("*.html"))
+
+
+def test_the_controls_of_the_replay_move_its_drawing(tab: chromium.Tab, lab: tuple[str, Path], target_folder: Path) -> None:
+    """In 07, choosing a fault and moving the slider with the keyboard change number and drawing; taking the fault back restores them."""
+    with seen(tab, "07"):
+        notebook = opened(tab, lab, "07_replay.ipynb")
+        cell = notebook.show(notebook.find("bench.controls()"))
+        drawing = f"{cell}.querySelector('.widget-html svg')"
+        summary = f"[...{cell}.querySelectorAll('.widget-label')].map(l => l.textContent).find(t => t.includes('accept length'))"
+        assert tab.until(f"!!{cell}.querySelector('select') && !!{drawing} && !!({summary})", 60), tab.run(f"{cell}.innerText")
+        healthy, drawn = tab.run(summary), tab.run(f"{drawing}.outerHTML")
+
+        pick = f"[...{cell}.querySelector('select').options].forEach(o => {{ o.selected = o.text.startsWith('FM-05') && WANTED }})"
+        choose = f"{pick}, {cell}.querySelector('select').dispatchEvent(new Event('change', {{ bubbles: true }}))"
+        tab.run(choose.replace("WANTED", "true"))
+        assert tab.until(f"{summary} !== {json.dumps(healthy)}", 120), "the number stayed when a fault was chosen"
+        assert tab.run(f"{drawing}.outerHTML") != drawn
+        broken = tab.run(summary)
+        assert float(broken.split()[2]) < float(healthy.split()[2]) - 0.5
+
+        tab.run(f"{cell}.querySelector('.noUi-handle').focus()")
+        for kind in ("keyDown", "keyUp"):
+            tab("Input.dispatchKeyEvent", type=kind, key="ArrowRight", code="ArrowRight", windowsVirtualKeyCode=39)
+        assert tab.until(f"{cell}.querySelector('.widget-readout').textContent.trim() === '5'", 30), "the slider did not move"
+        assert tab.until(f"{summary} !== {json.dumps(broken)}", 120), "the number stayed when a step was added"
+
+        tab.run(choose.replace("WANTED", "false"))
+        assert tab.until(f"{summary}.startsWith('accept length ' + {summary}.match(/healthy ([0-9.]+)/)[1])", 120)
+        assert "Error" not in tab.run(f"{cell}.innerText")
+        last = notebook.show(-1)
+        assert tab.until(f"{last}.innerText.includes('gap to the server')")

@@ -12,6 +12,8 @@ import torch
 
 from eagle3diag.audit import Audit, MapCheck, ShapeCheck, TensorLoad
 from eagle3diag.compare import BlockComparison, Comparison, Quantiles, Side, TokenSeries, WorstToken
+from eagle3diag.compare.comparison import Alike
+from eagle3diag.compare.one_dump import DumpCheck, PartCheck, Reading, RecordReading
 from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked, Stage
 from eagle3diag.findings import Evidence, Finding, Result, Severity
 from eagle3diag.replay import RecordReplay, Replay
@@ -150,6 +152,15 @@ def checked(name: str = "draft") -> Audit:
         norm_before_residual=True,
         assumed=("rms_norm_eps 1e-6",),
     )
+
+
+def dump_check(name: str = "train_dump") -> DumpCheck:
+    """Two blocks, with a target; the second record predicts the first one's tokens."""
+    parts = tuple(PartCheck(f"boundary.{b}", i, 500, 0, 1, 2, 30.5 * b) for i, b in enumerate((2, 15)))
+    readings = tuple(Reading("final", form, s, 0.9 if s == 1 else 0.01, 480) for form in ("as it is", "after the norm") for s in (0, 1))
+    records = (RecordReading("r1", 0.2, 48, "r0", 0.9), RecordReading("r0", 0.95, 48, "r1", 0.05))
+    alike = (Alike(0, 1, 1.5, math.nan),)
+    return DumpCheck(name, "train", "transformers", 2, 500, (2, 15), ("ids",), parts, alike, readings, readings[1], 1.0, records)
 
 
 def measured_weights() -> WeightReport:

@@ -20,6 +20,7 @@ from eagle3diag import cli, cli_report
 from eagle3diag.before_after import before_after
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.findings import Evidence, Result
+from eagle3diag.investigation import Investigation
 from eagle3diag.report import html as page_of
 from eagle3diag.report.saved import KINDS, load
 from eagle3diag.report.views import view
@@ -44,6 +45,8 @@ def results() -> list[Result]:
         reports.diagnosis(),
         bare,
         before_after(reports.diagnosis(), FIXED),
+        reports.dump_check(),
+        Investigation("A case", (reports.acceptance(), reports.dump_check(), reports.checked())),
     ]
 
 
@@ -61,6 +64,15 @@ def test_what_is_saved_opens_as_it_was(result: Result, tmp_path: Path) -> None:
         assert str(again) == str(result)
         assert again.to_json() == result.to_json()
         assert page_of.page(again) == page_of.page(result)
+
+
+def test_a_notebook_inside_a_notebook_is_refused(tmp_path: Path) -> None:
+    """Results of results would have no end."""
+    inner = Investigation("inner", ()).to_dict()
+    (tmp_path / "r.json").write_text(json.dumps(Investigation("outer", ()).to_dict() | {"results": [inner]}))
+
+    with pytest.raises(UnreadableFile, match="a notebook inside a notebook"):
+        load(tmp_path / "r.json")
 
 
 def test_every_kind_of_result_can_be_opened() -> None:

@@ -18,7 +18,7 @@
   addEventListener("hashchange", reveal);
   reveal();
   let opened = [];
-  addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("section > details:not([open])")]; opened.forEach((d) => { d.open = true; }); });
+  addEventListener("beforeprint", () => { opened = [...document.querySelectorAll("section > details:not([open]), main > details:not([open]), .e3d details:not([open])")]; opened.forEach((d) => { d.open = true; }); });
   addEventListener("afterprint", () => opened.forEach((d) => { d.open = false; }));
 
   const packed = read("plotly-packed");

@@ -7,7 +7,18 @@ from typing import Any
 
 from eagle3diag.findings import Result
 from eagle3diag.report.form import Page
-from eagle3diag.report.views import audit, before_after, comparison, conversion, diagnosis, probe, replay, weights
+from eagle3diag.report.views import (
+    audit,
+    before_after,
+    comparison,
+    conversion,
+    diagnosis,
+    dump_check,
+    investigation,
+    probe,
+    replay,
+    weights,
+)
 from eagle3diag.report.views.generic import generic
 
 # By name, so that rendering one kind does not import the packages that measure the others.
@@ -19,6 +30,8 @@ _VIEWS: dict[str, Callable[[Any], Page]] = {
     "Conversion": conversion.page,
     "Diagnosis": diagnosis.page,
     "BeforeAfter": before_after.page,
+    "DumpCheck": dump_check.page,
+    "Investigation": investigation.page,
     "Probe": probe.page,
 }
 

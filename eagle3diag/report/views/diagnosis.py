@@ -85,7 +85,11 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
     figures = tuple(_figures(result))
     if figures or result.counterfactuals:
         tables = (_counterfactuals(result),) if result.counterfactuals else ()
-        rest = f"{percent(result.none_of_these, 0)} is kept for a cause that is not among the findings." if result.none_of_these > 0 else ""
+        rest = (
+            f"{percent(result.none_of_these, 0)} is kept for a cause that is not among the findings."
+            if result.none_of_these >= 0.005
+            else ""
+        )
         yield Section(
             "Observed and predicted",
             "Each counterfactual is the healthy replay with one thing broken. The one that lands on the observed value explains it.",

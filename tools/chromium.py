@@ -61,9 +61,9 @@ class Tab:
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def open(self, path: Path, *, width: int = 1280, dark: bool = False, javascript: bool = True) -> None:
+    def open(self, path: Path, *, width: int = 1280, height: int = 900, dark: bool = False, javascript: bool = True) -> None:
         """Load a file and wait until its figures that are in view are drawn."""
-        self("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self("Emulation.setScriptExecutionDisabled", value=not javascript)
         self("Page.navigate", url=path.resolve().as_uri())
