@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eagle3diag.checkpoints.files import kind, read_json
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.contents import read_contents
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
+from eagle3diag.files import kind, read_json
 
 T = TypeVar("T")
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
