@@ -36,7 +36,7 @@ FAMILIES = (
     "kaiming_normal",
 )
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-DRAWN = ((512, 1536), "uniform_fan_in")
+DRAWN = ((512, 1536), "normal_0.02")
 
 
 def fresh(family: str, shape: tuple[int, int], g: torch.Generator) -> Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
+from eagle3diag.files import read_text
 from eagle3diag.progress import track
 
 _WORDS = """\
@@ -147,13 +148,7 @@ def _boundaries(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON lines file; each problem names its line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"not UTF-8: {error.reason} at byte {error.start}", where=path) from error
-    except OSError as error:
-        raise UnreadableFile(error.strerror or str(error), where=path, hint="check the path") from error
-    for n, line in enumerate(text.splitlines(), 1):
+    for n, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         where, hint = f"{path}:{n}", 'one JSON object a line with "prompt_ids" or "text"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -71,9 +72,17 @@ def copy_notebooks(out: Path, given: Mapping[str, str]) -> list[Path]:
     if taken:
         raise BadArgument("a notebook of this name is there already", where=taken[0], hint="give a new folder")
     samples = sources[0].parent.parent / "data_samples"
-    lines = [f"{name.upper()} = Path({str(Path(value).expanduser().resolve())!r})" for name, value in given.items()]
+    lines = [f"{name.upper()} = Path({_absolute(value)!r})" for name, value in given.items()]
     where = str(samples) if samples.is_dir() else SAMPLES
     return [write_atomically(out / s.name, _filled(s.read_text(encoding="utf-8"), where, lines)) for s in sources]
+
+
+def _absolute(value: str) -> str:
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError:  # "~name", of which this machine knows nobody
+        path = Path(value)
+    return os.path.realpath(path)  # not resolve(), which raises on a loop of links
 
 
 def _filled(text: str, samples: str, lines: list[str]) -> str:

@@ -31,8 +31,10 @@ class Eagle3DiagError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
+        from eagle3diag.report.safe import visible  # names and values in a message come out of files, and end on somebody's screen
+
         head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n  -> {self.hint}" if self.hint else head
+        return visible(f"{head}\n  -> {self.hint}" if self.hint else head, keep_newlines=True)
 
 
 class InputError(Eagle3DiagError):

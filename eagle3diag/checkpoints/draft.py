@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from eagle3diag.checkpoints.config import DraftConfig, read_config
-from eagle3diag.checkpoints.files import existing, kind, read_json
 from eagle3diag.checkpoints.names import canonical_names
 from eagle3diag.checkpoints.tensors import MemoryTensors, TensorFiles, Tensors
 from eagle3diag.checkpoints.vocabulary import VocabularyMap
 from eagle3diag.checkpoints.write import write_folder
 from eagle3diag.errors import BadArgument, MissingPart
+from eagle3diag.files import existing, kind, read_json
 
 #: Parameters of one decoder layer, under ``layers.{i}.``.
 LAYER_PARAMETERS = (

@@ -17,6 +17,8 @@ from eagle3diag.errors import UnreadableFile, UnsafeFile
 #: Where trainers put the weights when the file holds more than them (SpecForge's ``training_state.pt`` has ``draft_state_dict``).
 _NESTED = ("draft_state_dict", "model_state_dict", "state_dict", "module", "model")
 _INSTEAD = "save the weights as safetensors where you trust the file: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+#: A tensor may say that it is larger than its file (a repeated row); beyond this it was made to exhaust memory.
+MAX_REPEATED = 1 << 30
 #: Enough for the pickle in front of the tensors' bytes.
 _SCANNED = 1 << 24
 _AGAIN = "copy or download the file again"
@@ -28,6 +30,10 @@ class PickledFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._tensors = _state_dict(path, load(path))
+        for name, tensor in self._tensors.items():
+            problem = unusual(tensor)
+            if problem:
+                raise UnreadableFile(f"tensor {name!r:.100} {problem}", where=path, hint="save plain, contiguous tensors")
         self.entries = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in self._tensors.items()}
 
     def read(self, name: str) -> torch.Tensor:
@@ -62,6 +68,14 @@ def load(path: Path, data: bytes | None = None) -> Any:
         raise UnreadableFile(f"is truncated, corrupt, or not written by torch.save ({reason})", where=path, hint=_AGAIN) from error
 
 
+def unusual(tensor: torch.Tensor) -> str | None:
+    """How a tensor is not what it seems: without data, in another layout, or larger than what the file holds of it; None for a plain one."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type != "cpu":
+        return "is no plain tensor"
+    size, held = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+    return f"says that it is {size:,} bytes, of which the file holds {held:,}" if size > max(held, MAX_REPEATED) else None
+
+
 def _wants_code(path: Path, message: str, zipped: bool, data: bytes | None) -> bool:
     """Did the unpickler stop at a class or function, or at damage? Only looked at, never run."""
     if zipped:
@@ -92,4 +106,4 @@ def _state_dict(path: Path, value: Any) -> dict[str, torch.Tensor]:
     raise UnreadableFile(f"holds a {type(value).__name__} without tensors", where=path, hint=hint)
 
 
-__all__ = ["PickledFile", "load"]
+__all__ = ["PickledFile", "load", "unusual"]

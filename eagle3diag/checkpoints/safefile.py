@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from eagle3diag.checkpoints.files import parse_json
 from eagle3diag.errors import UnreadableFile
+from eagle3diag.files import parse_json
 
 #: safetensors' own limit on the header (``MAX_HEADER_SIZE`` in its Rust source).
 MAX_HEADER_BYTES = 100_000_000

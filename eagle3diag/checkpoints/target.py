@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
-from eagle3diag.checkpoints.files import existing, kind, read_json
 from eagle3diag.checkpoints.tensors import TensorFiles, Tensors
 from eagle3diag.errors import MissingPart
+from eagle3diag.files import existing, kind, read_json
 
 #: Where the text model's parameters may lie inside plain and multimodal targets.
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "language_model.", "thinker.model.", "transformer.", "")

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from eagle3diag.checkpoints import pickled, safefile
-from eagle3diag.checkpoints.files import check_not_pointer, existing, kind, listing, read_json, sibling
 from eagle3diag.errors import MissingPart, UnreadableFile
+from eagle3diag.files import check_not_pointer, existing, kind, listing, read_json, sibling
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _HEAD = 64
+_LONGEST_NAME = 1000  # characters; each name is matched against many patterns, and shown
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class TensorFiles(Tensors):
         self._where: dict[str, safefile.SafeFile | pickled.PickledFile] = {}
         for source in sources:
             for name in source.entries:
+                if len(name) > _LONGEST_NAME:
+                    raise UnreadableFile(f"a tensor's name is {len(name):,} characters long: {name[:60]!r}…", where=source.path)
                 if name in self._where:
                     both = f"{self._where[name].path.name} and {source.path.name}"
                     hint = "leave only one set of weights in the folder"

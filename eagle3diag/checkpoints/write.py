@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import torch
 
-from eagle3diag.checkpoints.files import kind, listing
 from eagle3diag.checkpoints.safefile import DTYPES
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.errors import BadArgument
+from eagle3diag.files import kind, listing
 
 _CODES = {word: code for code, (word, bits) in DTYPES.items() if bits >= 8}
 _CHUNK = 1 << 26  # bytes of one tensor that are copied at once

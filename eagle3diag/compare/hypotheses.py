@@ -158,5 +158,8 @@ def _rotated(x: Tensor, y: Tensor, boundary: int, so_far: float) -> Iterator[Hyp
     h = x.shape[1]
     if so_far > 0.5 or h > ROTATION_WIDTH or len(x) // 2 < h:
         return
-    u, _, vt = torch.linalg.svd(x[0::2].T @ y[0::2], full_matrices=False)
+    together = x[0::2].T @ y[0::2]
+    if not together.isfinite().all():  # the known state holds NaN, or numbers too large to multiply
+        return
+    u, _, vt = torch.linalg.svd(together, full_matrices=False)
     yield Hypothesis("rotated", boundary, 0, 1.0, fit(x[1::2] @ (u @ vt), y[1::2]))

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3diag.checkpoints import Target, open_target
-from eagle3diag.checkpoints.files import existing
 from eagle3diag.dumps.formats import read_foreign
 from eagle3diag.dumps.formats.base import Asked
 from eagle3diag.dumps.native import FORMAT, MANIFEST, DumpWriter, read_native
 from eagle3diag.dumps.places import Place, RemotePlace, is_url
 from eagle3diag.dumps.records import SIDES, HiddenStates, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, InputError
+from eagle3diag.files import existing
 
 __all__ = ["DumpWriter", "HiddenStates", "Record", "TargetIdentity", "open_dump"]
 

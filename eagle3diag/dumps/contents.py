@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import pickled
-from eagle3diag.checkpoints.files import check_not_pointer, kind, parse_json, read_bytes
 from eagle3diag.checkpoints.safefile import MAX_HEADER_BYTES, SafeFile
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.errors import UnreadableFile, UnsafeFile
+from eagle3diag.files import check_not_pointer, kind, parse_json, read_bytes, read_up_to
 
 #: A sample of 2,048 tokens x 4 states of 7,168 in bf16 is 0.12 GB, as JSON numbers 1 GB; more is not one sample, or is made to hurt.
 MAX_UNPACKED = 4 << 30
@@ -61,10 +61,10 @@ def read_contents(path: Path) -> Any:
 def _unzipped(path: Path) -> Any:
     try:
         with gzip.open(path) as file:
-            data = file.read(MAX_UNPACKED + 1)
+            data = read_up_to(file, MAX_UNPACKED)
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableFile(f"is damaged inside its gzip ({str(error)[:200]})", where=path, hint=_AGAIN) from error
-    if len(data) > MAX_UNPACKED:
+    if data is None:
         raise UnreadableFile(f"unpacks to more than {MAX_UNPACKED:,} bytes, far more than one sample", where=path)
     if data.lstrip()[:1] in (b"{", b"["):
         return _json(data, path)

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eagle3diag.checkpoints.files import kind, listing, sibling
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.parts import PER_ROW, PER_TOKEN, checked_parts, misfit, stored_boundaries
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import SIDES, HiddenStates, LazyRecords, Part, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
+from eagle3diag.files import kind, listing, sibling
 from eagle3diag.findings import write_atomically
 
 FORMAT, VERSION, MANIFEST = "eagle3diag-dump", 1, "manifest.json"

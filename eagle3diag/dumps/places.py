@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eagle3diag.checkpoints.files import kind, read_json
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.contents import read_contents
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
+from eagle3diag.files import kind, read_json
 
 T = TypeVar("T")
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+#: Folders below the one that is given; writers nest two or three.
+DEEPEST = 32
 #: Bytes of fetched files kept on the local disk: a few of the largest files that trainers write.
 KEPT_BYTES = 4 << 30
 #: The latest files are kept whatever their size: readers hold a few open at a time.
@@ -164,6 +166,8 @@ def _walk(folder: Path) -> Iterator[str]:
     for root, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = [f for f in folders if not f.startswith(".")]
         inside = os.path.relpath(root, folder)
+        if folders and inside.count(os.sep) > DEEPEST:
+            raise UnreadableFile(f"holds folders more than {DEEPEST} deep", where=folder, hint="give the folder of the dump itself")
         yield from (f if inside == "." else f"{inside}/{f}".replace(os.sep, "/") for f in files if not f.startswith("."))
 
 

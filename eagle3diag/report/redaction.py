@@ -51,13 +51,13 @@ class Kind:
 
 
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
-_VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&|'\"(){}\[\]]+)"
-_IS = r"['\"]?\s*[=:]\s*"  # NAME=value, "name": "value", name='value'
-_NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|)", re.IGNORECASE)
+_VALUE = r"(?:\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+_IS = r"\\?['\"]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
+_NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|\[\s*\]|)", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
 
 _SECRET_NAME = (
-    r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key|access[-_]?key"
+    r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key(?:[-_]?id)?|access[-_]?key"
     r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key)"
     r"|(?:[\w-]*[-_])?(?:hf|hub|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
     r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd)"
@@ -87,7 +87,7 @@ _BEFORE_A_VERSION = re.compile(
 
 
 def _harmless_value(match: re.Match[str]) -> bool:
-    return _NO_SECRET.fullmatch(match["value"].strip("\"'")) is not None
+    return _NO_SECRET.fullmatch(match["value"].strip("\"'\\")) is not None
 
 
 def _local_value(match: re.Match[str]) -> bool:
@@ -140,13 +140,22 @@ KINDS: tuple[Kind, ...] = (
         r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|dop_v1|shpat|sbp)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
         r"gl(?:pat|rt|dt)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
         r"nvapi-[\w-]{16,}|pypi-[\w-]{16,}|dapi[0-9a-f]{32}|SG\.[\w-]{16,}\.[\w-]{16,}|[rsp]k_(?:live|test)_\w{10,}|\d{8,10}:AA[\w-]{30,}|"
-        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+)",
+        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+|"
+        r"tskey-[\w-]{16,}|(?:xai|pplx)-\w{20,}|hv[sbr]\.[\w-]{16,}|lsv2_\w{20,}|fw_[A-Za-z0-9]{20,}|GOCSPX-[\w-]{16,}|1//0[\w-]{20,}|"
+        r"(?<=/api/webhooks/)[\w/-]+|(?<=\.office\.com/webhook)[\w/@-]+)",
         _ACTS,
         always=True,
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:Authorization|Proxy-Authorization)['\"]?\s*[:=]\s*['\"]?\w+\s+|\b(?:Bearer|Basic)\s+(?=[\w.~+/-]{8}))[\w.~+/=-]+",
+        r"(?P<keep>\b(?:Proxy-)?Authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:Digest|AWS4-HMAC-SHA256)\s[^\n']+|(?:\w+(?:\\?\s)+)?[\w.~+/=-]+)",
+        _ACTS,
+        re.IGNORECASE,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?:Bearer|Basic)(?:\\?\s)+(?=[\w.~+/-]{8}))[\w.~+/=-]+",
         _ACTS,
         re.IGNORECASE,
         always=True,
@@ -167,15 +176,35 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>--(?:[\w-]+[-_])?(?:token|secret|key|password|passwd|passphrase|credentials?)(?:=|\s+)(?!--))(?P<value>{_VALUE})",
+        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|password|passwd|passphrase|credentials?)(?:=|(?:\\?\s)+)(?!--))(?P<value>{_VALUE})",
+        _ACTS,
+        re.IGNORECASE,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind("key", rf"(?P<keep>(?:(?<![\w-])|(?<=\s-e)){_SECRET_NAME}{_IS})(?P<value>{_VALUE})", _ACTS, spares=_harmless_value, always=True),
+    _kind(
+        "key",
+        rf"(?P<keep>(?<![\w#.-])(?:(?i:token|pass|sig|signature|(?:j|php)?sess(?:ion)?_?id)|KEY)=|\b[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|SECRET|PASSWORD)\s+(?=[\w-]{{16}}))(?P<value>{_VALUE})",
         _ACTS,
         spares=_harmless_value,
         always=True,
     ),
-    _kind("key", rf"(?P<keep>(?<![\w-]){_SECRET_NAME}{_IS})(?P<value>{_VALUE})", _ACTS, spares=_harmless_value, always=True),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)[^\s-]\S*",
+        _ACTS,
+        always=True,
+    ),
     _kind(
         "login",
-        r"(?P<keep>\b[a-z][\w+.-]{0,20}://)[^\s/@:]+:[^\s/@]+(?=@)",
+        r"(?P<keep>(?<!\S)(?:-u|--user|--proxy-user)[= ]\s*)(?!\d+:\d+)[^\s:'\"]+:\S+|(?P<netrc>\blogin\s+\S+\s+password\s+\S+)",
+        "a name with its password",
+        always=True,
+    ),
+    _kind(
+        "login",
+        r"(?P<keep>\b[a-z][\w+.-]{0,20}://)(?!git@)[^\s/@'\"<>]+(?=@)",
         "a name with its password",
         always=True,
     ),
@@ -198,6 +227,7 @@ KINDS: tuple[Kind, ...] = (
         _WHO,
         re.IGNORECASE,
     ),
+    _kind(HOME, r"(?:%2F(?:home|users)%2F|[A-Z]%3A%5CUsers%5C)[^%/\s'\"&]+", _WHO, re.IGNORECASE),
     _kind(HOME, r"(?<![\w~/])~[A-Za-z][\w.-]*(?=/)", _WHO),
     _kind("host", r"(?<![\w\\:)])\\{2,4}[\w.$-]+(?=\\{1,2}[\w.$-])", "names a file server"),
     _kind(

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from eagle3diag.errors import UnreadableFile
+from eagle3diag.files import existing, read_text
 from eagle3diag.findings import Result, plain
+from eagle3diag.report.views import view
 
 KINDS: Mapping[str, str] = {
     "Audit": "eagle3diag.audit",
@@ -33,6 +35,7 @@ KINDS: Mapping[str, str] = {
 _LARGEST = 256 * 1024 * 1024  # bytes; a thousand times what a diagnosis takes
 _INSIDE = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.DOTALL)
 _HINT = "open what result.save() or result.to_html() wrote"
+_LARGEST_NUMBER = 1 << 80  # beyond what is ever counted, and within a float
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -46,8 +49,8 @@ def load(path: str | os.PathLike[str]) -> Result:
     ------
     UnreadableFile: missing, cut off, not ours, of a kind or shape that this version does not know; the message names the place inside.
     """
-    where = Path(path)
-    return opened(_json(_read(where), where), where)
+    where = existing(path, "a saved result")
+    return opened(_json(read_text(where, _LARGEST), where), where)
 
 
 def opened(body: Any, where: object) -> Result:
@@ -56,23 +59,17 @@ def opened(body: Any, where: object) -> Result:
     if not isinstance(kind, str) or kind not in KINDS:
         found = f"of the unknown kind {kind!r:.60}" if isinstance(kind, str) else "no result of eagle3diag"
         raise UnreadableFile(f"is {found}", where=where, hint=f"{_HINT}; known are {', '.join(KINDS)}")
+    hint = f"{_HINT} with this version"
     try:
-        return _result(body, kind.lower())
+        result = _result(body, kind.lower())
     except _Unfit as error:
-        raise UnreadableFile(f"does not hold a whole {kind}: {error}", where=where, hint=f"{_HINT} with this version") from None
-
-
-def _read(path: Path) -> str:
+        raise UnreadableFile(f"does not hold a whole {kind}: {error}", where=where, hint=hint) from None
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
-        if len(data) > _LARGEST:
-            raise UnreadableFile(f"is larger than {_LARGEST >> 20} MB", where=path, hint=_HINT)
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UnreadableFile(f"cannot be opened: {error.strerror or error}", where=path, hint="check the path") from None
-    except ValueError:  # a NUL in the path, or bytes that are no UTF-8
-        raise UnreadableFile("is not text", where=path, hint=_HINT) from None
+        view(result)  # judged and laid out once: each value may have its type, and still not fit the others
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        message = f"holds a {kind} whose values do not fit together ({type(error).__name__}: {str(error)[:200]})"
+        raise UnreadableFile(message, where=where, hint=hint) from error
+    return result
 
 
 def _json(text: str, path: Path) -> Any:
@@ -153,7 +150,7 @@ def _plain(hint: Any, value: Any, where: str) -> Any:
         type(None): value is None,
         Any: True,
     }
-    if not fits.get(hint, False):
+    if not fits.get(hint, False) or (isinstance(value, int) and abs(value) > _LARGEST_NUMBER):
         raise _unfit(where, value, getattr(hint, "__name__", str(hint)))
     return value
 

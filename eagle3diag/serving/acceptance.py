@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag.errors import BadArgument, UnreadableFile
+from eagle3diag.files import read_text
 from eagle3diag.intervals import Z95, exact
 from eagle3diag.serving.metrics import Counts, read_metrics
 from eagle3diag.serving.rates import length_of, rate_of
@@ -250,12 +251,7 @@ def _length(value: float) -> float:
 
 def _read(path: Path) -> Any:
     """The JSON of a file, or the acceptance of a page of metrics."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UnreadableFile(f"cannot be opened: {error.strerror}", where=path, hint="check the path") from None
-    except ValueError:
-        raise UnreadableFile("is no path", where=repr(str(path)), hint="give an accept length or a file") from None
+    text = read_text(path, errors="replace")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag.errors import BadArgument
-from eagle3diag.serving.settings import read_settings
+from eagle3diag.files import read_text
+from eagle3diag.serving.settings import LARGEST, read_settings
 from eagle3diag.serving.words import BREAK, split
 
 _MODULES = {
@@ -159,7 +160,7 @@ def read_launch(source: object) -> Launch:
         raise BadArgument(f"{type(source).__name__} is no launch command", hint="paste the command, or give the file that holds it")
     text, folder = str(source), Path()
     if "\n" not in text and _is_file(Path(text)):
-        text, folder = Path(text).read_text(encoding="utf-8", errors="replace"), Path(text).parent
+        text, folder = read_text(Path(text), LARGEST, errors="replace"), Path(text).parent
     return parse_launch(text, folder=folder)
 
 

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from eagle3diag.engines import logs_sglang, logs_vllm
 from eagle3diag.engines.logs import Kind, Line
 from eagle3diag.errors import UnreadableFile
+from eagle3diag.files import kind
 from eagle3diag.serving import lines as read
 from eagle3diag.serving.acceptance import Acceptance
 from eagle3diag.serving.launch import Launch
@@ -321,6 +322,9 @@ def _text(line: bytes) -> str:
 
 
 def _file(path: Path) -> Iterator[bytes]:
+    if kind(path) != "file":  # a pipe without a writer would be waited for, a device would never end
+        found = "is not a regular file" if kind(path) else "there is no such log"
+        raise UnreadableFile(found, where=path, hint="write it to a file first" if kind(path) else "check the path")
     try:
         with path.open("rb") as probe:
             head = probe.read(8)
@@ -329,8 +333,6 @@ def _file(path: Path) -> Iterator[bytes]:
                 raise UnreadableFile(f"is {name}", where=path, hint="give it as UTF-8 text, plain or with gzip")
         with gzip.open(path, "rb") if head[:2] == b"\x1f\x8b" else path.open("rb") as file:
             yield from _pieces(file)
-    except FileNotFoundError:
-        raise UnreadableFile("there is no such log", where=path, hint="check the path") from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UnreadableFile(f"cannot be read: {error}", where=repr(str(path)), hint="copy the log again") from None
 

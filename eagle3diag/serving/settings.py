@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag.errors import UnreadableFile
+from eagle3diag.files import read_text
 
 LARGEST = 1 << 20
 _KEY = re.compile(r"""("[^"]*"|'[^']*'|[^\s'"#{\[&*!|>%@-][^#]*?|-[^\s#][^#]*?)\s*:(?:\s+(.*))?$""")
@@ -23,12 +24,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     ------
     UnreadableFile: too large, not readable, or YAML beyond that (anchors, block scalars, tags), with the line.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            raise UnreadableFile("is too large for a file of options", where=path)
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise UnreadableFile(f"cannot be read: {error}", where=repr(str(path))) from None
+    text = read_text(path, LARGEST)
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):

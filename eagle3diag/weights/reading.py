@@ -221,7 +221,8 @@ def _gain(out: Tensor, into: Tensor, weight: Tensor) -> Tensor:
 
 def _chance_error(standard: Tensor, rows: int) -> float:
     products = (standard @ standard.T).double()  # has the eigenvalues of the covariance, times the tokens
-    return math.sqrt(2 * float(products.square().sum()) / max(float(products.trace()), 1e-300) ** 2 / rows)
+    trace = float(products.trace())
+    return math.sqrt(2 * float(products.square().sum()) / rows) / trace if trace > 0 else math.inf  # where nothing varies, all is chance
 
 
 def _order_gains(fc: _Fc, states: list[Tensor]) -> tuple[tuple[float, ...], ...]:

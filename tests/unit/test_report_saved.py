@@ -107,7 +107,7 @@ def broken(**changes: Any) -> str:
 PAGE = page_of.page(reports.acceptance())
 BAD: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "neither the JSON"),
-    "no text": (b"\xff\xfe\x00", "is not text"),
+    "no text": (b"\xff\xfe\x00", "is not UTF-8 text"),
     "another JSON": ('{"a": 1}', "no result of eagle3diag"),
     "a list": ("[1]", "no result of eagle3diag"),
     "a number": ("1", "no result of eagle3diag"),

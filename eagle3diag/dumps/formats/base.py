@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.pickled import unusual
 from eagle3diag.dumps.parts import misfit
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
-
-#: A tensor may say that it is larger than its file (a repeated row); beyond this it was made to exhaust memory.
-MAX_REPEATED = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -248,9 +246,5 @@ def _checked(content: Content, where: str) -> Content:
 
 
 def _problem(part: str, tensor: Any, tokens: int) -> str | None:
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
-        return f"{part} is no plain tensor"
-    size = tensor.numel() * tensor.element_size()
-    if size > max(tensor.untyped_storage().nbytes(), MAX_REPEATED):
-        return f"{part} says that it is {size:,} bytes, of which the file holds {tensor.untyped_storage().nbytes():,}"
-    return misfit(part, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tokens)
+    problem = unusual(tensor) if isinstance(tensor, Tensor) else "is no tensor"
+    return f"{part} {problem}" if problem else misfit(part, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tokens)

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle3diag.checkpoints.files import parse_json
 from eagle3diag.dumps.formats.base import Asked, Content, Facts, Format, assemble, files, tensors
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
@@ -18,10 +17,10 @@ def _config_boundaries(place: Place, names: tuple[str, ...]) -> tuple[int, ...] 
     last block's and no aux state."""
     beside = next((n for n in place.names if n.rpartition("/")[2] == "data_config.json"), None)
     try:
-        config = parse_json(place.path(beside).read_bytes(), place.label(beside)) if beside else {}
-    except (InputError, OSError):
+        config = place.read_json(beside) if beside else {}
+    except InputError:
         return None
-    states = config.get("hidden_states") if isinstance(config, dict) else None
+    states = config.get("hidden_states")
     ids = states.get("layer_ids") if isinstance(states, dict) else None
     if not isinstance(ids, list) or len(ids) < 2 or not all(type(i) is int and 0 <= i < 1 << 16 for i in ids):
         return None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 
 #: A config is a few kilobytes, a shard index a few megabytes; anything near this is not what it claims to be.
 MAX_JSON_BYTES = 256 * 1024 * 1024
+_PIECE = 1 << 20
 _LFS = b"version https://git-lfs"
 
 
@@ -62,17 +64,32 @@ def sibling(folder: Path, name: object, where: object) -> Path:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file, at most ``limit`` bytes."""
+    """The whole file, at most ``limit`` bytes; a pipe or a device, which may never end, is not read at all."""
     if kind(path) != "file":
-        raise UnreadableFile(f"is {'a folder' if kind(path) == 'folder' else 'no regular file'}, expected a file", where=path)
+        found = {"folder": "is a folder", "special": "is no regular file", "": "is not there"}[kind(path)]
+        raise UnreadableFile(f"{found}, expected a file", where=path, hint="check the path")
     try:
         with path.open("rb") as file:
-            data = file.read(limit + 1)
+            data = read_up_to(file, limit)
     except OSError as error:
         raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
-    if len(data) > limit:
+    if data is None:
         raise UnreadableFile(f"is larger than {limit:,} bytes, far more than such a file holds", where=path)
     return data
+
+
+def read_up_to(file: BinaryIO | gzip.GzipFile, limit: int) -> bytes | None:
+    """What is left of ``file``; None when that is more than ``limit`` bytes. Asked for in pieces: a ``read(limit)`` would set the memory
+    for all of it aside, however small the file is."""
+    data = bytearray()
+    while len(data) <= limit and (piece := file.read(_PIECE)):
+        data += piece
+    return bytes(data) if len(data) <= limit else None
+
+
+def read_text(path: Path, limit: int = MAX_JSON_BYTES, *, errors: str = "strict") -> str:
+    """The whole file as UTF-8, with or without a byte order mark; ``errors`` as of ``bytes.decode``."""
+    return _decoded(read_bytes(path, limit), path, errors)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -97,10 +114,7 @@ def parse_json(data: bytes, where: object) -> Any:
     """``data`` as JSON; whatever is wrong with it is an :class:`~eagle3diag.errors.UnreadableFile`."""
     if not data.strip():
         raise UnreadableFile("is empty, expected JSON", where=where)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UnreadableFile(f"is not UTF-8 text (byte {error.start})", where=where, hint="copy the file again, in binary mode") from error
+    text = _decoded(data, where)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -110,6 +124,13 @@ def parse_json(data: bytes, where: object) -> Any:
         raise UnreadableFile(f"is not usable JSON: {error}", where=where) from error
     except RecursionError:
         raise UnreadableFile("nests its JSON too deep to be read", where=where) from None
+
+
+def _decoded(data: bytes, where: object, errors: str = "strict") -> str:
+    try:
+        return data.decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"is not UTF-8 text (byte {error.start})", where=where, hint="copy the file again, in binary mode") from error
 
 
 def check_not_pointer(head: bytes, path: Path) -> None:
@@ -126,4 +147,15 @@ def _absent_hint(source: str) -> str:
     return "check the path"
 
 
-__all__ = ["check_not_pointer", "existing", "kind", "listing", "parse_json", "read_bytes", "read_json", "sibling"]
+__all__ = [
+    "check_not_pointer",
+    "existing",
+    "kind",
+    "listing",
+    "parse_json",
+    "read_bytes",
+    "read_json",
+    "read_text",
+    "read_up_to",
+    "sibling",
+]
