@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 
 from eagle3diag.compare.align import Alignment, align
+from eagle3diag.compare.chunked import work
 from eagle3diag.compare.comparison import (
     FINAL,
     BlockComparison,
@@ -27,7 +28,6 @@ from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import Loaded, Side, Source, load
 from eagle3diag.compare.there import pairs_elsewhere, same_work
-from eagle3diag.compare.work import work
 from eagle3diag.errors import BadArgument, MismatchedInputs
 
 __all__ = [

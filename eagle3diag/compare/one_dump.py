@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import Target, open_target
+from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
 from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
 from eagle3diag.compare.partial import Partial, join
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.there import dump_path, shared_path
-from eagle3diag.compare.work import Elsewhere, digest, work
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
 from eagle3diag.dumps.places import is_url
 from eagle3diag.errors import MismatchedInputs
@@ -210,7 +210,7 @@ def _reader(target: str, records: int) -> Reader:
 def _states(record: Record, hidden_size: int) -> Iterator[tuple[str, int, Tensor]]:
     """Every state that is stored, block by block: (part, block, rows)."""
     features = record.part("features")
-    if features is not None and not record.declared:
+    if features is not None and not (record.declared and set(record.declared) <= set(record.boundaries)):
         h = hidden_size if hidden_size and features.shape[1] % hidden_size == 0 else features.shape[1]
         for i in range(features.shape[1] // h):
             yield "features", i, features[:, i * h : (i + 1) * h]

@@ -11,10 +11,10 @@ from pathlib import Path
 from torch import Tensor
 
 from eagle3diag.compare.align import Pair
+from eagle3diag.compare.chunked import Elsewhere, digest
 from eagle3diag.compare.measure import Numbered, Plan, measure
 from eagle3diag.compare.partial import Partial
 from eagle3diag.compare.sources import Loaded, Rows, rows_of
-from eagle3diag.compare.work import Elsewhere, digest
 from eagle3diag.dumps import HiddenStates, open_dump, stamp
 from eagle3diag.dumps.places import is_url
 from eagle3diag.errors import BadArgument
