@@ -10,7 +10,7 @@ RENDERED := $(patsubst notebooks/%.ipynb,out/rendered/notebooks/%.html,$(wildcar
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
+.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-ray test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,6 +72,10 @@ test-sglang: $(TARGET)/model.safetensors .venv-sglang/ready ## ... only the SGLa
 test-vllm: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready ## ... only the vLLM engine: capture, replay; and the probe of both
 	$(ENGINES) PYTHONPATH=$(CURDIR) $(CURDIR)/.venv-vllm/bin/python -m pytest -m engines $(addprefix tests/engines/test_,capture_vllm.py replay_vllm.py)
 	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_probe.py
+
+test-ray: $(VENV)/ready ## Compare dumps on a Ray cluster of several nodes, with workers and a node that die
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[ray]'
+	EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m ray tests/cluster
 
 test-browser: $(TARGET)/model.safetensors browsers ## Open reports and notebooks in Debian's Chromium and Firefox
 	EAGLE3DIAG_TARGET=$(TARGET) EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m browser tests/browser

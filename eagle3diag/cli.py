@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from eagle3diag import __version__, cli_capture, cli_notebooks, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError
@@ -118,7 +118,18 @@ def _diagnose(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from eagle3diag.compare import compare
 
-    return _finish(compare(args.train, args.live, reference=args.reference, target=args.target), args)
+    result = compare(args.train, args.live, reference=args.reference, target=args.target, **_at_scale(args))
+    return _finish(result, args)
+
+
+def _check_dump(args: argparse.Namespace) -> int:
+    from eagle3diag.compare import check_dump
+
+    return _finish(check_dump(args.dump, target=args.target, **_at_scale(args)), args)
+
+
+def _at_scale(args: argparse.Namespace) -> dict[str, Any]:
+    return {"sample": args.sample, "seed": args.seed, "resume": args.resume, "ray": args.ray}
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -217,6 +228,13 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("live", metavar="LIVE", help="dump from the engine")
     verb.add_argument("--reference", metavar="DUMP", help="hidden states at every boundary, to name the layer that live delivers")
     verb.add_argument("--target", metavar="PATH", help="the target's checkpoint, for the test whether the last state is already normed")
+
+    _add_scale(verb, "live records")
+
+    verb = _verb(verbs, "check-dump", _check_dump, "check one dump alone: broken rows, one buffer twice, and what its last states predict")
+    verb.add_argument("dump", metavar="DUMP")
+    verb.add_argument("--target", metavar="PATH", help="the target's checkpoint: its head must give the recorded tokens")
+    _add_scale(verb, "records")
 
     verb = _verb(verbs, "audit", _audit, "what an engine's loader does with the checkpoint: names, shapes, config, vocabulary map")
     verb.add_argument("draft", metavar="DRAFT")
@@ -320,6 +338,14 @@ def _verb(
         )
         parser.add_argument("--colour", "--color", choices=("auto", "always", "never"), default="auto")
     return parser
+
+
+def _add_scale(parser: argparse.ArgumentParser, what: str) -> None:
+    """What dumps need that are too large for one go."""
+    parser.add_argument("--sample", type=int, metavar="N", help=f"look at N {what}, drawn evenly over the files and their lengths")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (default: %(default)s)")
+    parser.add_argument("--resume", metavar="DIR", help="keep finished work there, and take it up again after an interruption")
+    parser.add_argument("--ray", metavar="auto|ADDRESS", help="work on a Ray cluster; every node must see the paths")
 
 
 def entry() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Progress on stderr: one line that redraws itself on a terminal, nothing at all where nobody watches."""
+"""Progress: one line that redraws itself on a terminal or in a notebook once something takes long, nothing at all where nobody watches."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 
-# None: show on a terminal only; True and False: asked for, and asked not to. The command line sets it, libraries leave it.
-_wanted: ContextVar[bool | None] = ContextVar("eagle3diag_progress", default=False)
+# None: show where somebody watches; True and False: asked for, and asked not to. The command line sets it, libraries leave it.
+_wanted: ContextVar[bool | None] = ContextVar("eagle3diag_progress", default=None)
 
-_EVERY = 0.1  # seconds between redraws on a terminal
+_AFTER = 2.0  # seconds that nobody needs to be told of
+_EVERY = 0.1  # seconds between redraws where somebody watches
 _EVERY_PLAIN = 5.0  # and between lines in a log
 
 
 @contextmanager
 def shown(wanted: bool | None) -> Iterator[None]:
-    """Within this block progress is shown (True), not shown (False), or shown when stderr is a terminal (None).
-
-    Outside of any such block nothing is shown: a script or a notebook stays quiet unless it asks.
-    """
+    """Within this block progress is shown (True), not shown (False), or shown in terminals and notebooks (None, as outside of any block)."""
     token = _wanted.set(wanted)
     try:
         yield
@@ -31,37 +29,42 @@ def shown(wanted: bool | None) -> Iterator[None]:
         _wanted.reset(token)
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, *, stream: TextIO | None = None) -> Iterator[T]:
-    """``items`` as they are, counted on stderr while they pass.
+def track(
+    items: Iterable[T],
+    label: str,
+    total: int | None = None,
+    *,
+    size: Callable[[T], int] = lambda _: 1,
+    unit: str = "",
+    stream: TextIO | None = None,
+) -> Iterator[T]:
+    """``items`` as they are, counted on stderr while they pass: each as ``size(item)`` of ``total`` (by default one, of their number).
 
     >>> with shown(True):
     ...     list(track("abc", "letters", stream=sys.stdout))  # doctest: +ELLIPSIS
     letters 3/3...
     ['a', 'b', 'c']
     """
-    out = sys.stderr if stream is None else stream
-    terminal = out.isatty()
-    wanted = _wanted.get()
-    if not (terminal if wanted is None else wanted):
+    line = _Line(sys.stderr if stream is None else stream)
+    if not line.shows:
         yield from items
         return
     if total is None and isinstance(items, Sized):
         total = len(items)
-    start = drawn = time.monotonic()
+    start = time.monotonic()
+    drawn = start + (_AFTER - _EVERY if _wanted.get() is None else 0.0)
     count = 0
     try:
         for item in items:
             yield item
-            count += 1
+            count += size(item)
             now = time.monotonic()
-            if now - drawn >= (_EVERY if terminal else _EVERY_PLAIN):
+            if now - drawn >= (_EVERY if line.redraws else _EVERY_PLAIN):
                 drawn = now
-                out.write(_line(label, count, total, now - start, terminal))
-                out.flush()
+                line.draw(_words(label, count, total, now - start, unit))
     finally:
-        # a terminal gets its line back; a log keeps the final count
-        out.write("\r\x1b[2K" if terminal else _line(label, count, total, time.monotonic() - start, False))
-        out.flush()
+        # whoever watches gets the line back; a log keeps the final count
+        line.end(_words(label, count, total, time.monotonic() - start, unit))
 
 
 @contextmanager
@@ -72,26 +75,57 @@ def saying(*, stream: TextIO | None = None) -> Iterator[Callable[[str], None]]:
     ...     say("reading")
     reading ...
     """
-    out = sys.stderr if stream is None else stream
-    terminal = out.isatty()
-    wanted = _wanted.get()
-    show = terminal if wanted is None else wanted
-
-    def say(words: str) -> None:
-        if show:
-            out.write(f"\r\x1b[2K{words} ..." if terminal else f"{words} ...\n")
-            out.flush()
-
+    line = _Line(sys.stderr if stream is None else stream)
     try:
-        yield say
+        yield (lambda words: line.draw(f"{words} ...")) if line.shows else lambda words: None
     finally:
-        if show and terminal:
-            out.write("\r\x1b[2K")
-            out.flush()
+        if line.shows:
+            line.end(None)
 
 
-def _line(label: str, count: int, total: int | None, seconds: float, terminal: bool) -> str:
-    of = f"/{total}" if total is not None else ""
+class _Line:
+    """One line of words: redrawn in a terminal, shown anew in a notebook's cell, written one below the other in a log."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._cell: Any = None
+        self._terminal, self._notebook = out.isatty(), type(out).__module__ == "ipykernel.iostream"
+        self._drawn = False
+        self.redraws = self._terminal or self._notebook
+        wanted = _wanted.get()
+        self.shows = self.redraws if wanted is None else wanted
+
+    def draw(self, words: str) -> None:
+        self._drawn = True
+        if self._notebook:
+            self._in_cell(words)
+        else:
+            self._out.write(f"\r\x1b[2K{words}" if self._terminal else f"{words}\n")
+            self._out.flush()
+
+    def end(self, words: str | None) -> None:
+        """Give the line back; a log gets ``words``."""
+        if self._notebook:
+            if self._drawn:
+                self._in_cell("")
+        elif not self._terminal and words is not None:
+            self.draw(words)
+        elif self._terminal and self._drawn:
+            self._out.write("\r\x1b[2K")
+            self._out.flush()
+
+    def _in_cell(self, words: str) -> None:
+        from IPython.display import display
+
+        shown = {"text/plain": words}
+        if self._cell is None:
+            self._cell = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]  # IPython's own
+        else:
+            self._cell.update(shown, raw=True)
+
+
+def _words(label: str, count: int, total: int | None, seconds: float, unit: str) -> str:
+    of = f"/{total:,}" if total is not None else ""
+    rate = f", {count / seconds:,.0f} {unit}/s" if unit and seconds > 1 else ""
     left = f", {seconds / count * (total - count):.0f} s left" if total and 0 < count < total and seconds > 1 else ""
-    words = f"{label} {count}{of}, {seconds:.0f} s{left}"
-    return f"\r\x1b[2K{words}" if terminal else f"{words}\n"
+    return f"{label} {count:,}{of}{' ' + unit if unit else ''}, {seconds:.0f} s{rate}{left}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 
-from eagle3diag.compare.align import align
+from eagle3diag.compare.align import Alignment, align
+from eagle3diag.compare.chunked import work
 from eagle3diag.compare.comparison import (
     FINAL,
     BlockComparison,
@@ -19,11 +21,13 @@ from eagle3diag.compare.comparison import (
 from eagle3diag.compare.gain import final_norm_gain
 from eagle3diag.compare.hypotheses import origins
 from eagle3diag.compare.identity import against_reference, displaced, identify
-from eagle3diag.compare.measure import measure
+from eagle3diag.compare.measure import Measured, Plan, finish, measure, numbered, plan
 from eagle3diag.compare.metrics import Quantiles
 from eagle3diag.compare.one_dump import DumpCheck, Reading, check_dump
+from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import Loaded, Side, Source, load
+from eagle3diag.compare.there import pairs_elsewhere, same_work
 from eagle3diag.errors import BadArgument, MismatchedInputs
 
 __all__ = [
@@ -36,6 +40,7 @@ __all__ = [
     "Hypothesis",
     "Quantiles",
     "Reading",
+    "Sampled",
     "Side",
     "TokenSeries",
     "WorstToken",
@@ -52,6 +57,10 @@ def compare(
     target: object = None,
     hidden_size: int | None = None,
     chunk_tokens: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    resume: str | os.PathLike[str] | None = None,
+    ray: str | None = None,
 ) -> Comparison:
     """Compare what the draft was trained on with what it is fed, token by token.
 
@@ -64,11 +73,15 @@ def compare(
     target: the target, or the gain [H] of its final norm, for ``live_final_rms``.
     hidden_size: H, where no dump states it; otherwise guessed as the largest width that divides both sides.
     chunk_tokens: rows worked on at once, by default as many as fit into the processor's cache; changes memory, not results.
+    sample, seed: look at this many live records only, drawn evenly over the dump's order and the records' lengths; the result says so.
+    resume: a folder in which finished work is kept; the same call takes it up there when it was interrupted. For dumps on disk.
+    ray: do the work on a Ray cluster: ``auto``, or its address (``eagle3diag.compare.on_ray``). Both dumps are then given by paths that
+        every node sees. The result is the same, bit for bit, as without it.
 
     Raises
     ------
     MismatchedInputs: nothing aligns, records of one dump differ in width, or the two sides come from targets of different sizes.
-    BadArgument: not one of the above. Reading errors pass through.
+    BadArgument: not one of the above. MissingDependency, UnusableServer: no ray, no cluster. Reading errors pass through.
 
     >>> import torch
     >>> train = torch.randn(64, 3 * 32, generator=torch.Generator().manual_seed(0))
@@ -87,14 +100,17 @@ def compare(
             where="target",
             hint="give the target that the dumps were made with",
         )
-    alignment = align(*sides)
-    measured = measure(alignment, layout, sides[0].boundaries, chunk_tokens)
+    drawn, sampled = draw([r.tokens for r in sides[1].rows], sample, seed)
+    chosen = replace(sides[1], rows=tuple(sides[1].rows[i] for i in drawn))
+    alignment = align(sides[0], chosen, sampled=sampled is not None)
+    planned = plan(alignment, layout, sides[0].boundaries, chunk_tokens)
+    measured = Measured() if planned is None else _measured(planned, alignment, sides, (train, live), resume, ray)
     identity = identify(alignment, layout, gain)
     named = alignment, _declared(sides[0].boundaries, layout), False
     boundaries: tuple[int, ...] = ()
     matrix: tuple[tuple[float, ...], ...] = ()
     if reference is not None:
-        known = align(load(reference, "reference", features=False), sides[1])
+        known = align(load(reference, "reference", features=False), chosen)
         boundaries, matrix = against_reference(known, layout)
         if set(sides[0].boundaries) <= set(boundaries) and len(sides[0].boundaries) == layout.live_blocks:
             named = known, sides[0].boundaries, True
@@ -121,7 +137,31 @@ def compare(
         displaced=displaced(alignment, layout, measured.least),
         alike=identity.alike,
         absent=alignment.absent,
+        sampled=sampled,
     )
+
+
+def _measured(
+    planned: Plan,
+    alignment: Alignment,
+    sides: tuple[Loaded, Loaded],
+    sources: tuple[Source, Source],
+    resume: str | os.PathLike[str] | None,
+    ray: str | None,
+) -> Measured:
+    """All values of all pairs, wherever they are taken."""
+    pairs = numbered(alignment)
+    whole = work(
+        "comparing",
+        [p.pair.tokens for p in pairs],
+        planned.layout.train_width,
+        lambda numbers: measure(planned, pairs[numbers.start : numbers.stop]),
+        resume=resume,
+        bound=lambda: same_work(planned, pairs, sides),
+        ray=ray,
+        elsewhere=lambda: pairs_elsewhere(planned, pairs, sources),
+    )
+    return finish(planned, whole)
 
 
 def _declared(boundaries: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

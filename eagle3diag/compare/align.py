@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eagle3diag.compare.sources import Loaded, Rows
 from eagle3diag.errors import MismatchedInputs
+from eagle3diag.progress import track
 
 WINDOW = 8
 """Tokens that must go on unchanged behind a gap: shorter runs of text repeat by chance."""
@@ -53,7 +54,7 @@ class Alignment:
         return sum(p.tokens for p in self.pairs)
 
 
-def align(train: Loaded, live: Loaded) -> Alignment:
+def align(train: Loaded, live: Loaded, *, sampled: bool = False) -> Alignment:
     """Pair every live record with the train record of the same tokens.
 
     A record of the same name is tried first, then the one that shares the longest prefix of ids. Either side may be the shorter one: the
@@ -62,19 +63,20 @@ def align(train: Loaded, live: Loaded) -> Alignment:
     ``unaligned`` either way. Rows that a side lacks (a prefix found in the cache, a chunk that was not recorded) or has too many of
     (padding) are stepped over where the ids go on unchanged behind them, and said in ``absent``; positions place them where they are
     stated. A live record may hold several requests one behind the other. Plain tensors have no ids: they are paired by order, row by row.
+    Of a ``sampled`` live side nothing is said about train records that it does not take.
 
     Raises
     ------
     MismatchedInputs: nothing aligns.
     """
     if any(r.ids is None for side in (train, live) for r in side.rows):
-        return _align_by_row(train, live)
+        return _align_by_row(train, live, sampled)
     by_name = {r.name: r for r in train.rows}
     index = _PrefixIndex(train.rows)
     pairs: list[Pair] = []
     unaligned: list[str] = []
     absent: list[str] = []
-    for row in live.rows:
+    for row in track(live.rows, "aligning"):
         at = 0
         while at < row.tokens:
             rest = row if not at else _tail(row, at)
@@ -103,7 +105,7 @@ def align(train: Loaded, live: Loaded) -> Alignment:
             hint="dump both sides on the same token ids: render the prompts once and feed the ids, not the text",
         )
     taken = {p.train.name for p in pairs}
-    absent += [f"{r.name}: nothing of it is in {live.side}" for r in train.rows if r.name not in taken]
+    absent += [f"{r.name}: nothing of it is in {live.side}" for r in train.rows if r.name not in taken and not sampled]
     more = (f"and {len(absent) - MOST_LINES} more",) if len(absent) > MOST_LINES else ()
     return Alignment(tuple(pairs), tuple(unaligned), (*absent[:MOST_LINES], *more))
 
@@ -142,7 +144,9 @@ def _gaps(pair: Pair, side: str) -> list[str]:
     return lines
 
 
-def _align_by_row(train: Loaded, live: Loaded) -> Alignment:
+def _align_by_row(train: Loaded, live: Loaded, sampled: bool) -> Alignment:
+    if sampled:
+        train = replace(train, rows=tuple(train.rows[r.number] for r in live.rows if r.number < len(train.rows)))
     if len(train.rows) != len(live.rows):
         raise MismatchedInputs(
             f"{len(train.rows)} train sequences but {len(live.rows)} live ones, and no token ids to pair them by",

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from eagle3diag.compare.metrics import Quantiles
+from eagle3diag.compare.sample import Sampled
 from eagle3diag.compare.sources import Side
 from eagle3diag.findings import Finding, Result
 
@@ -209,6 +210,7 @@ class Comparison(Result):
     displaced: the 64 tokens that agree least, and where their live states come from.
     alike: every two blocks of a side held against each other (test H13).
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
+    sampled: which live records were looked at, when not all of them.
     """
 
     train: Side
@@ -229,6 +231,7 @@ class Comparison(Result):
     displaced: tuple[Displaced, ...] = ()
     alike: tuple[Alike, ...] = ()
     absent: tuple[str, ...] = ()
+    sampled: Sampled | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:

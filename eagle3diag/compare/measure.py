@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from eagle3diag.compare.align import Alignment, Pair
 from eagle3diag.compare.comparison import FINAL, BlockComparison, LargestDifference, Octave, TokenSeries, WorstToken
 from eagle3diag.compare.identity import DISPLACED_TOKENS
 from eagle3diag.compare.metrics import ChannelMoments, Quantiles, median, quantile, rows_norm_ratio
+from eagle3diag.compare.partial import Partial, Top, join
 from eagle3diag.compare.rows import RowValues, Scale, compare_rows
 from eagle3diag.compare.sampling import Layout, chunks, read, spread, take
 
@@ -22,19 +24,33 @@ KEPT_TOKENS = 200_000  # tokens whose values are kept for quantiles; evenly spre
 CHUNK_VALUES = 1 << 18  # float32 values of one side worked on at once: 1 MB, of which a dozen are held
 
 
-@dataclass
-class _Kept:
-    """Values of the tokens that are kept, and what is counted over all of them."""
+@dataclass(frozen=True)
+class Plan:
+    """What every part of one measurement has in common, wherever it is done.
 
-    values: list[RowValues] = field(default_factory=list)
-    counted: list[Tensor] = field(default_factory=list)
-    positions: list[Tensor] = field(default_factory=list)
-    tokens: int = 0
-    counts: Tensor | None = None  # [4, n]: zero, odd train, odd live, duplicate
-    largest: list[LargestDifference | None] = field(default_factory=list)
-    worst: list[WorstToken] = field(default_factory=list)
-    series: list[TokenSeries] = field(default_factory=list)
-    least: list[tuple[int, int, float]] = field(default_factory=list)  # (pair, row, cosine of the first block)
+    ``names``: the boundary of each train block (None where it is not declared), and -1 for the final state where it is held against a
+    single live block. ``rows`` are worked on at once, every ``stride``-th token is kept for quantiles.
+    """
+
+    layout: Layout
+    names: tuple[int | None, ...]
+    scale: Scale
+    roundings: tuple[float, ...]
+    rows: int
+    stride: int
+
+    @property
+    def with_final(self) -> bool:
+        return self.names[-1] == FINAL
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A pair with its number, and how many tokens the pairs before it have: together they say what is kept of it."""
+
+    number: int
+    seen: int
+    pair: Pair
 
 
 @dataclass(frozen=True)
@@ -42,45 +58,54 @@ class Measured:
     blocks: tuple[BlockComparison, ...] = ()
     worst: tuple[WorstToken, ...] = ()
     series: tuple[TokenSeries, ...] = ()
-    least: tuple[tuple[int, int, float], ...] = ()
+    least: tuple[tuple[int, int, float], ...] = ()  # (pair, row, cosine of the first block)
 
 
-def measure(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk: int | None) -> Measured:
-    """Train blocks against live blocks, pair by pair; or one live block against each train block, and the final state where it is stored.
+def plan(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk: int | None) -> Plan | None:
+    """How to hold train blocks against live blocks, pair by pair; or one live block against each train block, and the final state where it
+    is stored.
 
-    ``boundaries`` name the train blocks when there is one for each. Nothing when blocks can be matched in neither way.
+    ``boundaries`` name the train blocks when there is one for each. None when blocks can be matched in neither way.
     """
     h, n = layout.hidden_size, layout.train_blocks
     if not (layout.paired or layout.single):
-        return Measured()
+        return None
     with_final = layout.single and all(_final(pair, h) is not None for pair in alignment.pairs)
     names = (*(boundaries if len(boundaries) == n else (None,) * n), *((FINAL,) if with_final else ()))
     moments = _moments(alignment, layout, with_final)
-    scale, count = Scale.of(moments), len(names)
-    rows = chunk or max(CHUNK_VALUES // (count * h), 1)
-    stride, seen = -(-alignment.tokens // KEPT_TOKENS) or 1, 0
-    kept = _Kept(counts=torch.zeros(4, count, dtype=torch.long), largest=[None] * count)
-    for number, pair in enumerate(alignment.pairs):
-        x, y = _with_final(read(pair, "train", layout), pair, h if with_final else 0), read(pair, "live", layout)
-        parts = []
-        for part in chunks(pair.tokens, rows):
-            a = take(x, pair.train_rows[part]).float().reshape(-1, count, h)
-            b = take(y, pair.live_rows[part]).float().reshape(-1, layout.live_blocks, h)
-            values = compare_rows(a, b.expand(-1, count, -1) if layout.single else b, scale)
-            _largest(kept, values, a, b, pair, part)
-            parts.append(values)
-        _finish(kept, RowValues.join(parts), number, pair, y, layout, stride, seen)
-        if number < SERIES_RECORDS:
-            kept.series += _series(pair, parts)
-        seen += pair.tokens
-    joined, counted = RowValues.join(kept.values), torch.cat(kept.counted)
-    positions = torch.cat(kept.positions)
-    return Measured(
-        tuple(_summary(kept, joined, counted, positions, i, names[i], moments[i].roundings) for i in range(count)),
-        tuple(kept.worst) if layout.paired else (),
-        tuple(kept.series),
-        tuple(kept.least),
-    )
+    rows = chunk or max(CHUNK_VALUES // (len(names) * h), 1)
+    stride = -(-alignment.tokens // KEPT_TOKENS) or 1
+    return Plan(layout, names, Scale.of(moments), tuple(m.roundings for m in moments), rows, stride)
+
+
+def numbered(alignment: Alignment) -> tuple[Numbered, ...]:
+    """The pairs in their order."""
+    seen = accumulate((p.tokens for p in alignment.pairs), initial=0)
+    return tuple(Numbered(i, before, pair) for i, (pair, before) in enumerate(zip(alignment.pairs, seen, strict=False)))
+
+
+def measure(plan: Plan, pairs: Iterable[Numbered]) -> Partial:
+    """All values of some pairs."""
+    return join([_measure(plan, one) for one in pairs])
+
+
+def _measure(plan: Plan, one: Numbered) -> Partial:
+    pair, layout, count, h = one.pair, plan.layout, len(plan.names), plan.layout.hidden_size
+    x, y = _with_final(read(pair, "train", layout), pair, h if plan.with_final else 0), read(pair, "live", layout)
+    parts, largest = [], []
+    for part in chunks(pair.tokens, plan.rows):
+        a = take(x, pair.train_rows[part]).float().reshape(-1, count, h)
+        b = take(y, pair.live_rows[part]).float().reshape(-1, layout.live_blocks, h)
+        values = compare_rows(a, b.expand(-1, count, -1) if layout.single else b, plan.scale)
+        largest.append(_largest(values, a, b, pair, part))
+        parts.append(values)
+    values = RowValues.join(parts)
+    tops = {f"largest.{i}": Top.of(1, [e for found in largest for e in found[i]]) for i in range(count)}
+    tops |= _worst(values, one) if layout.paired else {}
+    tops["least"] = Top.of(DISPLACED_TOKENS, [(s, [one.number, t, s]) for t, s in _lowest(values, pair, 0, DISPLACED_TOKENS)])
+    if one.number < SERIES_RECORDS:
+        tops["series"] = Top.of(SERIES_RECORDS * count, [(float(one.number), s) for s in _series(pair, values)])
+    return Partial(_kept(plan, one, values), _counts(values, pair, y, layout), tops)
 
 
 def _moments(alignment: Alignment, layout: Layout, with_final: bool) -> list[ChannelMoments]:
@@ -108,43 +133,50 @@ def _final(pair: Pair, hidden_size: int) -> Tensor | None:
     return None if state is None or state.shape[-1] != hidden_size else state.detach().cpu()
 
 
-def _largest(kept: _Kept, values: RowValues, x: Tensor, y: Tensor, pair: Pair, part: slice) -> None:
-    """Remember the largest difference of each block, with its place; the sink token's does not count."""
+def _largest(values: RowValues, x: Tensor, y: Tensor, pair: Pair, part: slice) -> list[list[tuple[float, list[object]]]]:
+    """The largest difference of each block with its place, largest first of all; the sink token's does not count."""
     counted = pair.counted[part]
-    size = torch.where(counted[:, None], values.largest, torch.zeros(()))
-    size = torch.where(size.isfinite(), size, torch.zeros(()))
+    size = torch.where(counted[:, None] & values.largest.isfinite(), values.largest, torch.zeros(()))
+    made: list[list[tuple[float, list[object]]]] = []
     for i, (top, at) in enumerate(zip(*(v.tolist() for v in size.max(0)), strict=True)):
-        now = kept.largest[i]
-        if top > (abs(now.live - now.train) if now else 0.0):
-            a, b = x[at, i], y[at, i if y.shape[1] > 1 else 0]
-            channel = int((b - a).abs().argmax())
-            position = int(pair.positions[part][at])
-            kept.largest[i] = LargestDifference(pair.live.name, position, channel, float(a[channel]), float(b[channel]))
+        a, b = x[at, i], y[at, i if y.shape[1] > 1 else 0]
+        channel = int((b - a).abs().argmax())
+        place = [pair.live.name, int(pair.positions[part][at]), channel, float(a[channel]), float(b[channel])]
+        made.append([(-top, place)] if top > 0 else [])
+    return made
 
 
-def _finish(kept: _Kept, values: RowValues, number: int, pair: Pair, y: tuple[Tensor, ...], layout: Layout, stride: int, seen: int) -> None:
-    """Count one record's rows, keep some of its values, and its worst tokens."""
+def _kept(plan: Plan, one: Numbered, values: RowValues) -> dict[str, Tensor]:
+    """What is kept of each token for quantiles."""
+    at = ((torch.arange(one.pair.tokens) + one.seen) % plan.stride == 0).nonzero().flatten()
+    return {f.name: getattr(values, f.name)[at] for f in fields(values)} | {
+        "counted": one.pair.counted[at],
+        "position": one.pair.positions[at],
+    }
+
+
+def _counts(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> dict[str, Tensor]:
+    """What is counted over all tokens but the sink."""
     counted = pair.counted
-    assert kept.counts is not None
-    kept.tokens += int(counted.sum())
-    kept.counts[:3] += torch.stack([(v & counted[:, None]).sum(0) for v in (values.zero, values.odd_train, values.odd_live)])
-    kept.counts[3] += _duplicates(values, pair, y, layout)
-    at = ((torch.arange(pair.tokens) + seen) % stride == 0).nonzero().flatten()
-    kept.values.append(values[at] if stride > 1 else values)
-    kept.counted.append(counted[at])
-    kept.positions.append(pair.positions[at])
-    score = torch.where(counted[:, None] & values.cosine.isfinite() & values.standardised.isfinite(), values.standardised, torch.inf)
-    ratio = values.live_norm / values.train_norm
-    for i in range(score.shape[1]):
-        for t in score[:, i].argsort(stable=True)[:WORST_TOKENS].tolist():
-            if score[t, i] < torch.inf:
-                numbers = float(values.cosine[t, i]), float(ratio[t, i]), float(score[t, i])
-                kept.worst.append(WorstToken(pair.live.name, i, int(pair.positions[t]), *numbers))
-    for t in score[:, 0].argsort(stable=True)[:DISPLACED_TOKENS].tolist():
-        if score[t, 0] < torch.inf:
-            kept.least.append((number, t, float(score[t, 0])))
-    kept.least = sorted(kept.least, key=lambda item: item[2])[:DISPLACED_TOKENS]
-    kept.worst = sorted(kept.worst, key=lambda w: w.standardised)[:WORST_TOKENS]
+    zero, train, live = ((v & counted[:, None]).sum(0) for v in (values.zero, values.odd_train, values.odd_live))
+    return {"tokens": counted.sum(), "rows": torch.stack([zero, train, live, _duplicates(values, pair, y, layout)])}
+
+
+def _lowest(values: RowValues, pair: Pair, block: int, most: int) -> list[tuple[int, float]]:
+    """The rows whose standardised cosine is lowest, with it."""
+    sound = pair.counted & values.cosine[:, block].isfinite() & values.standardised[:, block].isfinite()
+    score = torch.where(sound, values.standardised[:, block], torch.inf)
+    return [(t, float(score[t])) for t in score.argsort(stable=True)[:most].tolist() if score[t] < torch.inf]
+
+
+def _worst(values: RowValues, one: Numbered) -> dict[str, Top]:
+    pair, ratio = one.pair, values.live_norm / values.train_norm
+    entries = [
+        (s, [pair.live.name, i, int(pair.positions[t]), float(values.cosine[t, i]), float(ratio[t, i]), s])
+        for i in range(values.cosine.shape[1])
+        for t, s in _lowest(values, pair, i, WORST_TOKENS)
+    ]
+    return {"worst": Top.of(WORST_TOKENS, entries)}
 
 
 def _duplicates(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> Tensor:
@@ -160,22 +192,32 @@ def _duplicates(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: La
     return found
 
 
-def _summary(
-    kept: _Kept, values: RowValues, counted: Tensor, positions: Tensor, i: int, boundary: int | None, roundings: float
-) -> BlockComparison:
+def finish(plan: Plan, whole: Partial) -> Measured:
+    """The numbers of a comparison from what all pairs gave."""
+    values = RowValues(*(whole.rows[f.name] for f in fields(RowValues)))
+    return Measured(
+        tuple(_summary(plan, whole, values, i) for i in range(len(plan.names))),
+        tuple(WorstToken(*v) for v in whole.entries("worst")),
+        tuple(TokenSeries(name, block, *map(tuple, columns)) for name, block, *columns in whole.entries("series")),
+        tuple((number, row, cosine) for number, row, cosine in whole.entries("least")),
+    )
+
+
+def _summary(plan: Plan, whole: Partial, values: RowValues, i: int) -> BlockComparison:
+    counted = whole.rows["counted"]
+
     def of(column: Tensor) -> Tensor:
         return column[counted, i]
 
-    assert kept.counts is not None
-    zero, odd_train, odd_live, duplicate = kept.counts[:, i].tolist()
+    zero, odd_train, odd_live, duplicate = whole.counts["rows"][:, i].tolist()
     usable = ~of(values.zero)  # a zero row has a standardised cosine, that of minus the mean, which says nothing
     train_norm, live_norm, error = of(values.train_norm), of(values.live_norm), of(values.error)[usable]
     standardised, relative = of(values.standardised), of(values.relative_error)
     typical, far = median(error), quantile(error, 0.99)
     return BlockComparison(
         block=i,
-        boundary=boundary,
-        tokens=kept.tokens,
+        boundary=plan.names[i],
+        tokens=int(whole.counts["tokens"]),
         train_norm=median(train_norm),
         live_norm=median(live_norm),
         norm_ratio=median(rows_norm_ratio(train_norm, live_norm)),
@@ -189,9 +231,9 @@ def _summary(
         centred=Quantiles.of(of(values.centred)[usable]),
         error=typical,
         error_p99=far,
-        rounding=tuple((d, rounding.steps(typical**2, roundings, d)) for d in rounding.SIGNIFICANT_BITS),
-        largest=kept.largest[i],
-        trend=tuple(_octaves(positions[counted], standardised, relative)),
+        rounding=tuple((d, rounding.steps(typical**2, plan.roundings[i], d)) for d in rounding.SIGNIFICANT_BITS),
+        largest=next((LargestDifference(*v) for v in whole.entries(f"largest.{i}")), None),
+        trend=tuple(_octaves(whole.rows["position"][counted], standardised, relative)),
     )
 
 
@@ -204,9 +246,8 @@ def _octaves(positions: Tensor, standardised: Tensor, relative: Tensor) -> list[
     return made
 
 
-def _series(pair: Pair, parts: list[RowValues]) -> list[TokenSeries]:
-    values = RowValues.join(parts)
+def _series(pair: Pair, values: RowValues) -> list[list[object]]:
     at = torch.linspace(0, pair.tokens - 1, min(pair.tokens, SERIES_POINTS)).round().long()
-    positions = tuple(pair.positions[at].tolist())
     columns = [v[at] for v in (values.cosine, values.standardised, values.train_norm, values.live_norm)]
-    return [TokenSeries(pair.live.name, i, positions, *(tuple(c[:, i].tolist()) for c in columns)) for i in range(values.cosine.shape[1])]
+    positions = pair.positions[at].tolist()
+    return [[pair.live.name, i, positions, *(c[:, i].tolist() for c in columns)] for i in range(values.cosine.shape[1])]

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
+from os import PathLike
 
 import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import Target, open_target
+from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
-from eagle3diag.compare.gain import final_norm_gain
-from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error, rows_rms
-from eagle3diag.dumps import HiddenStates, Record, open_dump
-from eagle3diag.errors import BadArgument, MismatchedInputs
+from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
+from eagle3diag.compare.partial import Partial, join
+from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
+from eagle3diag.compare.sample import Sampled, draw
+from eagle3diag.compare.there import dump_path, shared_path
+from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
+from eagle3diag.dumps.places import is_url
+from eagle3diag.errors import MismatchedInputs
 from eagle3diag.findings import Finding, Result
 from eagle3diag.progress import track
 
-PREDICTED_SHIFTS = (-1, 0, 1, 2, 3)
-WORK = 2e11  # multiplications spent on the target's head: a second or two on one core
-ROWS = 2048  # tokens of each part that are looked at in full when blocks are held against each other
+ROWS = 2048  # tokens of each record whose norms and differences are taken
+KEPT_ROWS, LEAST_ROWS = 200_000, 8  # of all records, and of each where they are many
 
 
 @dataclass(frozen=True)
@@ -40,29 +46,6 @@ class PartCheck:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A way to read the last states, and how often it is right: ``form`` of the state (``as it is`` or ``after the norm``) through the head
-    gives token ``t + shift``. ``agreement`` over ``tokens`` of answers (of everything, where the dump does not say what the answer is)."""
-
-    part: str
-    form: str
-    shift: int
-    agreement: float
-    tokens: int
-
-
-@dataclass(frozen=True)
-class RecordReading:
-    """One record under the declared reading; ``other`` is the record whose tokens its states predict best instead."""
-
-    record: str
-    agreement: float
-    tokens: int
-    other: str
-    other_agreement: float
-
-
-@dataclass(frozen=True)
 class DumpCheck(Result):
     """What :func:`eagle3diag.check_dump` measured.
 
@@ -72,6 +55,7 @@ class DumpCheck(Result):
     readings: of the last states, when a target is given. declared: the reading that the dump claims (form, next token).
     final_rms: median root mean square of (final state / gain of the final norm): 1 when it is normed.
     by_record: agreement of each record under the declared reading, the worst twenty.
+    sampled: which records were looked at, when not all of them; ``records`` and ``tokens`` count those that were.
     """
 
     name: str
@@ -87,6 +71,7 @@ class DumpCheck(Result):
     declared: Reading | None = None
     final_rms: float | None = None
     by_record: tuple[RecordReading, ...] = ()
+    sampled: Sampled | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -95,56 +80,137 @@ class DumpCheck(Result):
         return judge(self)
 
 
-def check_dump(dump: object, *, target: object = None, sample: int | None = None) -> DumpCheck:
+def check_dump(
+    dump: object,
+    *,
+    target: object = None,
+    sample: int | None = None,
+    seed: int = 0,
+    resume: str | PathLike[str] | None = None,
+    ray: str | None = None,
+) -> DumpCheck:
     """Check one dump without another to compare it with.
 
     Parameters
     ----------
     dump: anything :func:`eagle3diag.open_dump` takes. target: the target (folder or open): then its last states must predict the tokens.
-    sample: look at this many records only, spread evenly; all by default.
+    sample, seed: look at this many records only, drawn evenly over the dump's order and, where they are on this machine, their lengths.
+    resume, ray: as :func:`eagle3diag.compare` takes them; with ``ray`` both dump and target are paths.
 
     Raises
     ------
     MismatchedInputs: the dump's last states are not as wide as the target. Reading errors pass through.
     """
     opened = open_dump(dump, target=target) if not isinstance(dump, HiddenStates) else dump  # type: ignore[arg-type]
-    if sample is not None and sample < 1:
-        raise BadArgument(f"sample={sample}", hint="a positive number of records")
     if not len(opened):
         raise MismatchedInputs("the dump holds no records", where=opened.path)
-    step = max(len(opened) // sample, 1) if sample else 1
-    tally: dict[tuple[str, int], _Tally] = {}
-    pairs: dict[tuple[int, int], list[Tensor]] = {}
-    known = None if target is None else _Reader(open_target(target), len(range(0, len(opened), step)))  # type: ignore[arg-type]
-    tokens = 0
-    for number in track(range(0, len(opened), step), "checking records"):
-        record = opened[number]
-        tokens += record.tokens
-        hidden = opened.target.hidden_size
-        for part, block, rows in _states(record, hidden):
-            tally.setdefault((part, block), _Tally()).add(rows, record)
-        for i, j, apart in _apart(record, hidden):
-            pairs.setdefault((i, j), []).append(apart)
-        if known is not None:
-            known.read(record)
+    lengths = [1] * len(opened) if is_url(opened.path) else [r.tokens for r in track(opened, "reading lengths")]
+    drawn, sampled = draw(lengths, sample, seed)
+    known = None if target is None else open_target(target)  # type: ignore[arg-type]
+    task = _Task(len(drawn), ROWS if len(drawn) * ROWS <= KEPT_ROWS else max(KEPT_ROWS // len(drawn), LEAST_ROWS))
+    reader = None if known is None else Reader(known, len(drawn))
+    whole = work(
+        "checking",
+        [lengths[i] for i in drawn],
+        sum(rows.shape[1] for _, _, rows in _states(opened[drawn[0]], opened.target.hidden_size)),
+        lambda numbers: task.check(opened, reader, [(n, drawn[n]) for n in numbers]),
+        resume=resume,
+        bound=lambda: _same_check(opened, known, drawn, task),
+        ray=ray,
+        elsewhere=lambda: _elsewhere(dump, target, task, drawn),
+    )
     checked = DumpCheck(
         name=opened.path or f"{opened.side} in memory",
         side=opened.side,
         engine=opened.engine,
-        records=len(range(0, len(opened), step)),
-        tokens=tokens,
+        records=len(drawn),
+        tokens=int(whole.counts["tokens"]),
         boundaries=opened.boundaries,
         assumed=opened.assumed,
-        parts=tuple(t.result(part, block) for (part, block), t in tally.items()),
-        alike=tuple(Alike(i, j, median(torch.cat(a)), float("nan")) for (i, j), a in pairs.items()),
+        parts=tuple(_part(name, whole) for name in whole.rows if name.startswith("norm/")),
+        alike=tuple(_alike(name, whole) for name in whole.rows if name.startswith("apart/")),
+        sampled=sampled,
     )
-    return checked if known is None else known.add_to(checked)
+    found = None if known is None else conclude(whole)
+    if found is None:
+        return checked
+    return replace(checked, readings=found.readings, declared=found.declared, final_rms=found.final_rms, by_record=found.by_record)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """How every record is checked: of ``records`` in all, with ``rows`` of each looked at in full."""
+
+    records: int
+    rows: int
+
+    def check(self, dump: HiddenStates, reader: Reader | None, numbers: Iterable[tuple[int, int]]) -> Partial:
+        """What some records give; ``numbers`` are (which of those that are checked, which of the dump)."""
+        return join([self._check(dump[at], dump.target.hidden_size, reader, number) for number, at in numbers])
+
+    def _check(self, record: Record, hidden: int, reader: Reader | None, number: int) -> Partial:
+        rows: dict[str, Tensor] = {}
+        counts = {"tokens": torch.tensor(record.tokens)}
+        held = []
+        for part, block, states in _states(record, hidden):
+            some = states[1 :: -(-record.tokens // self.rows) or 1]
+            rows[f"norm/{part}/{block}"] = rows_norm(some).float()
+            counts[f"{part}/{block}"] = _soundness(states, record)
+            held += [(block, some)] if block >= 0 else []
+        for (i, x), (j, y) in combinations(held, 2):
+            if x.shape == y.shape:
+                rows[f"apart/{i}/{j}"] = rows_relative_error(x, y)
+        read = Partial() if reader is None else reader.read(record, number)
+        return Partial({**rows, **read.rows}, counts, read.tops)
+
+
+def _soundness(states: Tensor, record: Record) -> Tensor:
+    """Rows: all, zero, not finite, equal to the row before although the token is another."""
+    largest = rows_largest(states)
+    same = (states[1:] == states[:-1]).all(-1) & (largest[1:] > 0) & (record.input_ids[1:] != record.input_ids[:-1])
+    return torch.stack([torch.tensor(len(states)), (largest == 0).sum(), (~largest.isfinite()).sum(), same.sum()])
+
+
+def _part(name: str, whole: Partial) -> PartCheck:
+    _, part, block = name.split("/")
+    tokens, zero, odd, same = whole.counts[f"{part}/{block}"].tolist()
+    return PartCheck(part, int(block), tokens, zero, odd, same, median(whole.rows[name]))
+
+
+def _alike(name: str, whole: Partial) -> Alike:
+    _, one, other = name.split("/")
+    return Alike(int(one), int(other), median(whole.rows[name]), float("nan"))
+
+
+def _same_check(dump: HiddenStates, target: Target | None, drawn: tuple[int, ...], task: _Task) -> str:
+    known = None if target is None else [target.name, target.config_hash]
+    return digest("check", stamp(dump_path(dump.path, dump.side)), dump.boundaries, known, drawn, [task.records, task.rows])
+
+
+def _elsewhere(dump: object, target: object, task: _Task, drawn: tuple[int, ...]) -> Elsewhere:
+    known = None if target is None else shared_path(target, "target")
+    return Elsewhere(_check_there, (task, shared_path(dump, "dump"), known), lambda numbers: [(n, drawn[n]) for n in numbers])
+
+
+def _check_there(shared: tuple[_Task, str, str | None], numbers: list[tuple[int, int]]) -> Partial:
+    task, dump, target = shared
+    return task.check(_opened(dump, target), None if target is None else _reader(target, task.records), numbers)
+
+
+@lru_cache(maxsize=4)
+def _opened(dump: str, target: str | None) -> HiddenStates:
+    return open_dump(dump, target=target)
+
+
+@lru_cache(maxsize=1)
+def _reader(target: str, records: int) -> Reader:
+    return Reader(open_target(target), records)
 
 
 def _states(record: Record, hidden_size: int) -> Iterator[tuple[str, int, Tensor]]:
     """Every state that is stored, block by block: (part, block, rows)."""
     features = record.part("features")
-    if features is not None and not record.declared:
+    if features is not None and not (record.declared and set(record.declared) <= set(record.boundaries)):
         h = hidden_size if hidden_size and features.shape[1] % hidden_size == 0 else features.shape[1]
         for i in range(features.shape[1] // h):
             yield "features", i, features[:, i * h : (i + 1) * h]
@@ -156,128 +222,4 @@ def _states(record: Record, hidden_size: int) -> Iterator[tuple[str, int, Tensor
             yield part, -1, rows
 
 
-def _apart(record: Record, hidden_size: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Relative differences of every two aux blocks of one record."""
-    held = [(block, rows[1:ROWS]) for _, block, rows in _states(record, hidden_size) if block >= 0]
-    for (i, x), (j, y) in combinations(held, 2):
-        if x.shape == y.shape:
-            yield i, j, rows_relative_error(x, y)
-
-
-@dataclass
-class _Tally:
-    """Running counts of one part."""
-
-    tokens: int = 0
-    zero: int = 0
-    odd: int = 0
-    duplicate: int = 0
-    norms: list[Tensor] = field(default_factory=list)
-
-    def add(self, rows: Tensor, record: Record) -> None:
-        largest = rows_largest(rows)
-        self.tokens += len(rows)
-        self.zero += int((largest == 0).sum())
-        self.odd += int((~largest.isfinite()).sum())
-        same = (rows[1:] == rows[:-1]).all(-1) & (largest[1:] > 0)
-        self.duplicate += int((same & (record.input_ids[1:] != record.input_ids[:-1])).sum())
-        self.norms.append(rows_norm(rows[1:ROWS]).float())
-
-    def result(self, part: str, block: int) -> PartCheck:
-        return PartCheck(part, block, self.tokens, self.zero, self.odd, self.duplicate, median(torch.cat(self.norms)))
-
-
-class _Reader:
-    """Reads last states through the target's norm and head, record by record."""
-
-    def __init__(self, target: Target, records: int) -> None:
-        self._target, self._gain, self._head = target, final_norm_gain(target), target.head()
-        self._eps = target.rms_norm_eps
-        rows = max(int(WORK / (self._head.numel() * 2)), 256)
-        self._records, self._rows = max(rows // 64, 1), rows
-        self._every = max(records // self._records, 1)
-        self._count = 0
-        self._seen: list[tuple[str, Tensor, Tensor, dict[tuple[str, str], Tensor], Tensor]] = []
-        self._rms: list[Tensor] = []
-
-    def read(self, record: Record) -> None:
-        """Keep the tokens that each reading of one record predicts."""
-        self._count += 1
-        if (self._count - 1) % self._every or self._rows <= 0:
-            return
-        answer = _answer(record)
-        at = answer.nonzero().flatten()[: min(self._rows, 256)]
-        predicted: dict[tuple[str, str], Tensor] = {}
-        for part in ("final", "last", f"boundary.{self._target.n_layers}"):
-            rows = record.part(part)
-            if rows is None or (part.startswith("boundary") and "last" in {p for p, _ in predicted}):
-                continue
-            if rows.shape[1] != len(self._gain):
-                raise MismatchedInputs(
-                    f"{part} is {rows.shape[1]} wide, the target's hidden size is {len(self._gain)}",
-                    where=f"record {record.name}",
-                    hint="give the target that the dump was made with",
-                )
-            name = "final" if part == "final" else "last"
-            states = rows[at].float()
-            predicted[name, "as it is"] = self._tokens(states)
-            normed = states * (states.square().mean(-1, keepdim=True) + self._eps).rsqrt() * self._gain
-            predicted[name, "after the norm"] = self._tokens(normed)
-            if name == "final":
-                self._rms.append(rows_rms(states[at > 0], self._gain))
-        if predicted and len(at):
-            self._rows -= len(at)
-            self._seen.append((record.name, record.input_ids, at, predicted, answer))
-
-    def _tokens(self, states: Tensor) -> Tensor:
-        head = self._head
-        return torch.cat([(states[i : i + 64].to(head.dtype) @ head.T).argmax(-1) for i in range(0, len(states), 64)] or [torch.arange(0)])
-
-    def add_to(self, checked: DumpCheck) -> DumpCheck:
-        """The same with the fields that need the target."""
-        readings = []
-        for part, form in dict.fromkeys(key for _, _, _, predicted, _ in self._seen for key in predicted):
-            for s in PREDICTED_SHIFTS:
-                hits = [self._hits(ids, at, p[part, form], s) for _, ids, at, p, _ in self._seen if (part, form) in p]
-                joined = torch.cat(hits) if hits else torch.zeros(0)
-                readings.append(Reading(part, form, s, float(joined.float().mean()) if len(joined) else float("nan"), len(joined)))
-        if not readings:
-            return checked
-        best = max(readings, key=lambda r: r.agreement if r.agreement == r.agreement else -1.0)
-        claimed = {"final": "as it is", "last": "after the norm"}
-        declared = next((r for r in readings if r.form == claimed[r.part] and r.shift == 1), None)
-        return replace(
-            checked,
-            readings=tuple(readings),
-            declared=declared,
-            final_rms=median(torch.cat(self._rms)) if self._rms else None,
-            by_record=self._by_record(declared or best),
-        )
-
-    @staticmethod
-    def _hits(ids: Tensor, at: Tensor, predicted: Tensor, shift: int) -> Tensor:
-        there = at + shift
-        inside = (there >= 0) & (there < len(ids))
-        return predicted[inside] == ids[there[inside]]
-
-    def _by_record(self, best: Reading) -> tuple[RecordReading, ...]:
-        key, made = (best.part, best.form), []
-        seen = [s for s in self._seen if key in s[3]][:64]
-        for name, ids, at, predicted, _ in seen:
-            own = self._hits(ids, at, predicted[key], best.shift).float()
-            others = [(float(self._hits(o, at, predicted[key], best.shift).float().mean()), n) for n, o, *_ in seen if n != name]
-            others = [o for o in others if o[0] == o[0]]
-            score, other = max(others, default=(float("nan"), ""))
-            made.append(RecordReading(name, float(own.mean()) if len(own) else float("nan"), len(own), other, score))
-        return tuple(sorted(made, key=lambda r: r.agreement if r.agreement == r.agreement else 2.0)[:20])
-
-
-def _answer(record: Record) -> Tensor:
-    """Mask [T] of the tokens whose next one the target wrote itself: prompts are anybody's text."""
-    if record.prompt_length is not None and record.prompt_length < record.tokens:
-        positions = record.positions if record.positions is not None else torch.arange(record.tokens)
-        return positions >= record.prompt_length - 1
-    mask = record.loss_mask
-    if mask is not None and bool(mask.bool().any()):
-        return torch.cat([mask[1:].bool(), mask.new_zeros(1).bool()])
-    return torch.ones(record.tokens, dtype=torch.bool)
+__all__ = ["DumpCheck", "PartCheck", "Reading", "RecordReading", "check_dump"]

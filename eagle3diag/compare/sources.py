@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eagle3diag.dumps import HiddenStates, Record, open_dump
 from eagle3diag.errors import BadArgument, MismatchedInputs
+from eagle3diag.progress import track
 
 Source: TypeAlias = "str | PathLike[str] | HiddenStates | Record | Tensor | Sequence[Record] | Sequence[Tensor]"
 
@@ -35,9 +36,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Rows:
-    """One sequence: ``ids`` [T] and ``positions`` [T] when known; ``features()`` reads [T, W], whole or in columns side by side,
-    ``state(b)`` [T, H], ``final()`` [T, H]."""
+    """One sequence, the ``number``-th of its side: ``ids`` [T] and ``positions`` [T] when known; ``features()`` reads [T, W], whole or in
+    columns side by side, ``state(b)`` [T, H], ``final()`` [T, H]."""
 
+    number: int
     name: str
     tokens: int
     ids: Tensor | None
@@ -62,6 +64,7 @@ class Loaded:
     engine_version: str | None = None
     boundaries: tuple[int, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
+    path: str | None = None
 
     def describe(self, hidden_size: int) -> Side:
         return Side(
@@ -102,14 +105,14 @@ def load(source: object, side: str, *, features: bool = True) -> Loaded:
             where=side,
             hint="eagle3diag.open_dump(path) shows what a path holds",
         )
-    rows = tuple(_rows(item) if isinstance(item, Record) else _plain_rows(cast(Tensor, item), i, side) for i, item in enumerate(items))
+    rows = tuple(rows_of(item, i) if isinstance(item, Record) else _plain_rows(cast(Tensor, item), i, side) for i, item in enumerate(items))
     kind = "tensor" if isinstance(items[0], Tensor) else "record"
     return _loaded(rows, features, name=kind, side=side, hidden_size=None)
 
 
 def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
     return _loaded(
-        tuple(_rows(record) for record in dump),
+        tuple(rows_of(record, i) for i, record in enumerate(track(dump, f"{side}: reading ids"))),
         features,
         name=Path(dump.path).name if dump.path else f"{dump.side} in memory",
         side=dump.side,
@@ -118,6 +121,7 @@ def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
         engine_version=dump.engine_version,
         boundaries=tuple(dump.boundaries),
         counters=dump.counters or {},
+        path=dump.path,
     )
 
 
@@ -132,6 +136,7 @@ def _loaded(
     engine_version: str | None = None,
     boundaries: tuple[int, ...] = (),
     counters: Mapping[str, int] | None = None,
+    path: str | None = None,
 ) -> Loaded:
     if not rows:
         raise MismatchedInputs("the dump holds no records", where=f"{side}: {name}", hint="capture at least one sequence")
@@ -147,15 +152,19 @@ def _loaded(
         engine_version=engine_version,
         boundaries=boundaries,
         counters={} if counters is None else counters,
+        path=path,
     )
 
 
-def _rows(record: Record) -> Rows:
+def rows_of(record: Record, number: int) -> Rows:
+    """The rows of one record. Its ids are copied: a mapped tensor would hold the file open, of which there may be 100,000."""
+    positions = record.positions
     return Rows(
+        number=number,
         name=record.name,
         tokens=record.tokens,
-        ids=record.input_ids,
-        positions=record.positions,
+        ids=record.input_ids.clone(),
+        positions=None if positions is None else positions.clone(),
         features=lambda: _columns(record),
         final=lambda: record.final,
         state=record.state,
@@ -182,4 +191,4 @@ def _plain_rows(tensor: Tensor, index: int, side: str) -> Rows:
     def no_state(boundary: int) -> Tensor:
         raise BadArgument(f"a plain tensor has no boundary {boundary}", where=f"{side}[{index}]")
 
-    return Rows(f"tensor-{index}", len(tensor), None, None, lambda: (detached,), lambda: None, no_state, ())
+    return Rows(index, f"tensor-{index}", len(tensor), None, None, lambda: (detached,), lambda: None, no_state, ())

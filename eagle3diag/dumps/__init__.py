@@ -16,7 +16,7 @@ from eagle3diag.dumps.records import SIDES, HiddenStates, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, InputError
 from eagle3diag.files import existing
 
-__all__ = ["DumpWriter", "HiddenStates", "Record", "TargetIdentity", "open_dump"]
+__all__ = ["DumpWriter", "HiddenStates", "Record", "TargetIdentity", "open_dump", "stamp"]
 
 
 def open_dump(
@@ -49,14 +49,22 @@ def open_dump(
     asked = Asked(_boundaries(boundaries), _side(side), _identity(target), mapping)
     if isinstance(source, HiddenStates):
         return _as_asked(source, asked)
-    if is_url(source):
-        place: Place = RemotePlace(str(source))
-    else:
-        path = existing(source, "a dump (a folder, or one of its files)")
-        place = Place(path.parent if path.name == MANIFEST else path)
+    place = _place(source)
     if mapping is None and MANIFEST in place.names and _is_ours(place):
         return _as_asked(read_native(place), asked)
     return read_foreign(place, asked)
+
+
+def stamp(path: str | os.PathLike[str]) -> str:
+    """A digest of the files at ``path`` by their names, sizes and times: another one when the dump there is no longer the same."""
+    return _place(path).stamp()
+
+
+def _place(source: str | os.PathLike[str]) -> Place:
+    if is_url(source):
+        return RemotePlace(str(source))
+    path = existing(source, "a dump (a folder, or one of its files)")
+    return Place(path.parent if path.name == MANIFEST else path)
 
 
 def _as_asked(dump: HiddenStates, asked: Asked) -> HiddenStates:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -69,6 +71,18 @@ class Place:
         """The JSON object in one file."""
         return self._relabelled(name, read_json)
 
+    def stamp(self) -> str:
+        """A digest that changes when a file comes, goes or is written again: names, sizes and times, as the place tells them."""
+        told = sorted((name, self._told(name)) for name in self.names)
+        return hashlib.sha256(json.dumps([self.where, told]).encode()).hexdigest()
+
+    def _told(self, name: str) -> list[str]:
+        try:
+            found = self.path(name).stat()
+        except OSError as error:
+            raise UnreadableFile(f"cannot be looked at ({error.strerror})", where=self.label(name)) from error
+        return [str(found.st_size), str(found.st_mtime_ns)]
+
     def _relabelled(self, name: str, read: Callable[[Path], T]) -> T:
         path = self.path(name)
         try:
@@ -115,6 +129,10 @@ class RemotePlace(Place):
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._fetched: OrderedDict[str, Path] = OrderedDict()
         self._count = 0
+
+    def _told(self, name: str) -> list[str]:
+        found = self._ask(lambda: self._fs.info(f"{self._base}/{name}"))
+        return [str(found[key]) for key in ("size", "ETag", "etag", "oid", "mtime", "LastModified", "created") if key in found]
 
     def path(self, name: str) -> Path:
         if name not in self._fetched:

@@ -13,6 +13,7 @@ from eagle3diag.findings import Finding, Result, Severity
 if TYPE_CHECKING:
     from eagle3diag.audit import Audit
     from eagle3diag.case import Case
+    from eagle3diag.compare import Sampled
     from eagle3diag.faults.base import Fault
 
 
@@ -34,14 +35,21 @@ def judge(result: Result) -> tuple[Finding, ...]:
     if isinstance(result, Comparison):
         from eagle3diag.faults import states
 
-        return ordered([j(result) for j in states.JUDGES])
+        return _of_sample(ordered([j(result) for j in states.JUDGES]), result.sampled)
     if isinstance(result, DumpCheck):
         from eagle3diag.faults import one_dump
 
-        return ordered([j(result) for j in one_dump.JUDGES])
+        return _of_sample(ordered([j(result) for j in one_dump.JUDGES]), result.sampled)
     if isinstance(result, Audit):
         return _judge_audit(result)
     return ()
+
+
+def _of_sample(findings: tuple[Finding, ...], sampled: Sampled | None) -> tuple[Finding, ...]:
+    """The same, each saying that it was seen in a sample only."""
+    if sampled is None:
+        return findings
+    return tuple(replace(f, because=f"{f.because} Measured on {sampled}.".lstrip()) for f in findings)
 
 
 def _judge_audit(audit: Audit) -> tuple[Finding, ...]:

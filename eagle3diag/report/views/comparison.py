@@ -29,6 +29,8 @@ def page(result: Comparison) -> Page:
 def _facts(result: Comparison) -> Iterator[tuple[str, str]]:
     yield "train", _side(result.train)
     yield "live", _side(result.live)
+    if result.sampled is not None:
+        yield "looked at", str(result.sampled)
     yield "aligned", f"{many(result.aligned_tokens, 'token')}, hidden size {result.hidden_size:,}"
     if result.live_final_rms is not None:
         yield (
