@@ -209,6 +209,7 @@ class Comparison(Result):
     displaced: the 64 tokens that agree least, and where their live states come from.
     alike: every two blocks of a side held against each other (test H13).
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
+    assumed: what had to be taken for granted, one line each.
     """
 
     train: Side
@@ -229,6 +230,7 @@ class Comparison(Result):
     displaced: tuple[Displaced, ...] = ()
     alike: tuple[Alike, ...] = ()
     absent: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
