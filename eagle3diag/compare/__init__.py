@@ -48,6 +48,10 @@ __all__ = [
     "compare",
 ]
 
+USUAL_STATES = 3
+"""States that nearly every EAGLE-3 draft is fed side by side: taken for granted where two sides of one width state no hidden size. As one
+wide block, the same states in another order would look like a rotation."""
+
 
 def compare(
     train: Source,
@@ -71,7 +75,8 @@ def compare(
     reference: states of many boundaries on the same tokens, to identify the live blocks with; one made by
         ``capture(target, boundaries=range(n_layers + 1))`` serves best.
     target: the target, or the gain [H] of its final norm, for ``live_final_rms``.
-    hidden_size: H, where no dump states it; otherwise guessed as the largest width that divides both sides.
+    hidden_size: H, where neither a dump nor the target states it. Otherwise it is taken for the largest width that divides both sides, of
+        equal sides for a third of their width, which is what drafts are fed; ``assumed`` says so.
     chunk_tokens: rows worked on at once, by default as many as fit into the processor's cache; changes memory, not results.
     sample, seed: look at this many live records only, drawn evenly over the dump's order and the records' lengths; the result says so.
     resume: a folder in which finished work is kept; the same call takes it up there when it was interrupted. For dumps on disk.
@@ -80,7 +85,8 @@ def compare(
 
     Raises
     ------
-    MismatchedInputs: nothing aligns, records of one dump differ in width, or the two sides come from targets of different sizes.
+    MismatchedInputs: nothing aligns, records of one dump differ in width, the two sides come from targets of different sizes, or the dumps
+    say of themselves that they were given in the wrong order.
     BadArgument: not one of the above. MissingDependency, UnusableServer: no ray, no cluster. Reading errors pass through.
 
     >>> import torch
@@ -92,8 +98,9 @@ def compare(
     if chunk_tokens is not None and chunk_tokens < 1:
         raise BadArgument(f"chunk_tokens={chunk_tokens}", hint="a positive number of rows")
     sides = load(train, "train"), load(live, "live")
-    layout = _layout(*sides, hidden_size)
+    _check_order(*sides)
     gain = None if target is None else final_norm_gain(target)
+    layout, assumed = _layout(*sides, hidden_size, None if gain is None else len(gain))
     if gain is not None and len(gain) != layout.hidden_size:
         raise MismatchedInputs(
             f"the target's final norm has {len(gain)} channels, but a block of the dumps has {layout.hidden_size}",
@@ -138,6 +145,7 @@ def compare(
         alike=identity.alike,
         absent=alignment.absent,
         sampled=sampled,
+        assumed=assumed,
     )
 
 
@@ -164,15 +172,26 @@ def _measured(
     return finish(planned, whole)
 
 
+def _check_order(train: Loaded, live: Loaded) -> None:
+    """Swapped sides give a mirrored diagnosis, so it is worth an error where both dumps say what they are."""
+    if (train.side, live.side) == ("live", "train"):
+        raise MismatchedInputs(
+            "the first dump says that it was recorded live, the second that it is from training",
+            where=f"{train.name} / {live.name}",
+            hint="give them in the order train, live",
+        )
+
+
 def _declared(boundaries: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
     """What the train blocks are called: their boundaries, or their numbers."""
     return boundaries if len(boundaries) == layout.train_blocks else tuple(range(layout.train_blocks))
 
 
-def _layout(train: Loaded, live: Loaded, hidden_size: int | None) -> Layout:
+def _layout(train: Loaded, live: Loaded, hidden_size: int | None, of_target: int | None) -> tuple[Layout, tuple[str, ...]]:
+    """How wide a block is, and what had to be assumed for it."""
     if hidden_size is not None and hidden_size < 1:
         raise BadArgument(f"hidden_size={hidden_size}", hint="the target's hidden size, a positive number")
-    stated = hidden_size or train.hidden_size or live.hidden_size
+    stated = hidden_size or train.hidden_size or live.hidden_size or of_target
     differ = train.hidden_size and live.hidden_size and train.hidden_size != live.hidden_size
     # a reader that knew no better may have called the live width the hidden size: that is a finding, not an error
     if hidden_size is None and differ and live.width % (train.hidden_size or 1):
@@ -181,4 +200,10 @@ def _layout(train: Loaded, live: Loaded, hidden_size: int | None) -> Layout:
             where=f"{train.name} / {live.name}",
             hint="dump both sides with the same target",
         )
-    return Layout(stated or math.gcd(train.width, live.width), train.width, live.width)
+    if stated:
+        return Layout(stated, train.width, live.width), ()
+    common = math.gcd(train.width, live.width)
+    third = common // USUAL_STATES if train.width == live.width == common and common % USUAL_STATES == 0 else 0
+    words = f"{USUAL_STATES} states of {third} side by side" if third else f"a hidden size of {common}, which divides both widths"
+    hint = "neither side states the hidden size: give the target, or hidden_size="
+    return Layout(third or common, train.width, live.width), (f"{words}; {hint}",)

@@ -211,6 +211,7 @@ class Comparison(Result):
     alike: every two blocks of a side held against each other (test H13).
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
     sampled: which live records were looked at, when not all of them.
+    assumed: what had to be taken for granted, one line each.
     """
 
     train: Side
@@ -232,6 +233,7 @@ class Comparison(Result):
     alike: tuple[Alike, ...] = ()
     absent: tuple[str, ...] = ()
     sampled: Sampled | None = None
+    assumed: tuple[str, ...] = ()
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from eagle3diag.case import Case
-from eagle3diag.compare import Comparison
+from eagle3diag.compare import BlockComparison, Comparison
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.engines.sglang import default_boundaries
-from eagle3diag.faults import origins, rows
+from eagle3diag.faults import declared, origins, rows
 from eagle3diag.faults.base import Fault
 from eagle3diag.faults.origins import explained
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -94,18 +94,23 @@ def wrong_layers(c: Comparison) -> Finding | None:
     unlike = [b for b in c.blocks if b.standardised.median < MATCHES]
     if not unlike:
         return None
+    if (otherwise := declared.otherwise(c, _fit(unlike))) is not None:
+        return otherwise
     return Finding(
         "FM-28",
         Severity.WARNING,
         f"{len(unlike)} of {len(c.blocks)} captured states are not the trained ones; which they are cannot be told without a reference",
         "Their channel-standardised cosine lies below what rounding explains. A wrong layer set (FM-28) and a shift by one (FM-29) look alike here.",
-        tuple(
-            Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare")
-            for b in unlike
-        ),
+        _fit(unlike),
         "Capture every boundary of the target on the same tokens and pass it as reference=: "
         "eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/",
         "With a reference each block is named.",
+    )
+
+
+def _fit(unlike: list[BlockComparison]) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare") for b in unlike
     )
 
 
@@ -213,7 +218,7 @@ def narrow_width(c: Comparison) -> Finding | None:
 
 
 JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
-    narrow_width, odd_width, broken_rows, wrong_order, *origins.JUDGES, wrong_layers, *rows.JUDGES,
+    narrow_width, odd_width, broken_rows, wrong_order, *origins.JUDGES, wrong_layers, *rows.JUDGES, declared.same_bits,
 )  # fmt: skip
 
 

@@ -563,10 +563,12 @@ def test_paths_dumps_records_tensors_and_tapes_are_all_taken(tmp_path: Path) -> 
 
 
 def test_plain_tensors_are_paired_row_by_row() -> None:
-    """Without a hidden size, equal widths are one block, and a narrower live side sets it."""
+    """Without a hidden size, equal widths are the usual three states, and a narrower live side sets it."""
     x = torch.randn(30, 3 * H, generator=torch.Generator().manual_seed(0)).bfloat16()
     result = compare(x, x[:25])
-    assert result.aligned_tokens == 25 and len(result.blocks) == 1 and result.train.dtype == "bfloat16" and len(result.unaligned) == 1
+    assert result.aligned_tokens == 25 and len(result.blocks) == 3 and "side by side" in result.assumed[0]
+    assert compare(x[:, :-2], x[:, :-2]).hidden_size == 3 * H - 2, "which three do not divide"
+    assert result.train.dtype == "bfloat16" and len(result.unaligned) == 1
     narrow = compare(x, x[:, H : 2 * H])
     assert narrow.hidden_size == H and max(narrow.single, key=lambda b: b.cosine.median).block == 1
 

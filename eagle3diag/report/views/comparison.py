@@ -32,6 +32,8 @@ def _facts(result: Comparison) -> Iterator[tuple[str, str]]:
     if result.sampled is not None:
         yield "looked at", str(result.sampled)
     yield "aligned", f"{many(result.aligned_tokens, 'token')}, hidden size {result.hidden_size:,}"
+    for words in result.assumed:
+        yield "assumed", words
     if result.live_final_rms is not None:
         yield (
             "last live block",
@@ -103,11 +105,11 @@ def _sections(result: Comparison) -> Iterator[Section]:
             tables=(Table(("count", "train", "live"), rows, align="lrr", code=(0,)),),
         )
     for title, caption, lines in (
-        ("Left out", "Live records whose token ids are not those of a train record.", result.unaligned),
+        ("Cut short or left out", "Live records whose token ids part from those of every train record.", result.unaligned),
         ("Not on both sides", "Rows that were stepped over, and train records of which live has nothing.", result.absent),
     ):
         if lines:
-            yield Section(title, caption, tables=(Table(("record",), tuple((r,) for r in lines)),), fold=True, terminal=title == "Left out")
+            yield Section(title, caption, tables=(Table(("record",), tuple((r,) for r in lines)),), fold=True, terminal=title != "Not on both sides")
 
 
 def _origins(result: Comparison) -> Table:
