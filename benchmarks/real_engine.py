@@ -43,6 +43,10 @@ def repacked(draft: Draft) -> Draft:
     return draft.replace(tensors={"midlayer.self_attn.q_proj.weight": turned})
 
 
+def null_vocabulary(draft: Draft) -> Draft:
+    return Draft.from_tensors(draft.tensors, {**draft.config.raw, "draft_vocab_size": None}, path=draft.path)
+
+
 def another_map(draft: Draft) -> Draft:
     """The tokens half a vocabulary further on."""
     n = len(draft.tensors["d2t"])
@@ -71,7 +75,7 @@ RUNS = (
     Run("FM-29", "one boundary early", lambda d: d.replace(config=ids(0, 13, 25)), counterfactual=("FM-29", "every state one boundary early")),
     Run("FM-28", "boundaries 6, 11, 21", lambda d: d.replace(config=ids(5, 10, 20)), counterfactual=("FM-28", "6, 11, 21")),
     Run("FM-06", "no head", lambda d: d.replace(tensors={"lm_head.weight": None}), counterfactual=("FM-06", "")),
-    Run("FM-07", "draft_vocab_size null", lambda d: d.replace(config={"draft_vocab_size": None}), counterfactual=("FM-07", "")),
+    Run("FM-07", "draft_vocab_size null", null_vocabulary, counterfactual=("FM-07", "")),
     Run("FM-11", "no d2t", lambda d: d.replace(tensors={"d2t": None}), counterfactual=("FM-11", "")),
     Run("FM-12", "absolute d2t", lambda d: d.replace(tensors={"d2t": d.tensors["d2t"] + torch.arange(8192)}), counterfactual=("FM-12", "absolute")),
     Run("FM-13", "another run's d2t", another_map, counterfactual=("FM-13", "")),

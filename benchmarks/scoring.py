@@ -213,7 +213,7 @@ diagnosis is asked blind. The injecting side shares no code with the counterfact
 are put together from dumps of every boundary, and the server is a small engine of its own (`benchmarks/injection/engine.py`) that walks the
 target's answers. Its counts come from {served} prompts other than the {dumped} of the dumps.
 
-**Drafts.** The sample draft; one of two layers that reads two states, norms them before fc and carries the normed state on; one of latent
+**Drafts.** The sample draft; one of two layers that reads two states, and norms them before fc; one of latent
 attention (MLA). The second and third are grown out of the sample draft by a short training (`benchmarks/injection/drafts.py`).
 
 **Evidence.** *Everything*: checkpoint, target, both dumps, a reference of all boundaries, command, counts. *No live dump*: the same without

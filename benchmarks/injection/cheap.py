@@ -1,6 +1,6 @@
 """Measurements that many cases share, made once: the same weights, the same two dumps, the same change of the same draft on the same dump.
 
-Nothing of what is judged changes by it, only what it costs; ``tests/unit/test_score.py`` holds a case with and without it equal.
+Nothing of what is judged changes by it, only what it costs.
 """
 
 from __future__ import annotations

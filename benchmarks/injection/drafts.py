@@ -27,11 +27,12 @@ STEPS, DECAY, BATCH, ROWS = 4, 0.8, 8, 4096
 Record = dict[str, Tensor]
 
 
-def two_layers(base: Held) -> Held:
-    """Reads the second and third state, normed together; the second layer starts as one that changes nothing."""
+def two_layers(base: Held, records: list[Record]) -> Held:
+    """Reads the second and third state, normed together; the norm starts at their usual size, the second layer as one that changes nothing."""
     h, w = base.embedding.shape[1], dict(base.weights)
     w["fc.weight"] = w["fc.weight"][:, h:].clone()
-    w["input_norm.weight"] = torch.ones(2 * h)
+    usual = torch.cat([r["aux"][4:, h:].float().pow(2).mean(-1).sqrt() for r in records[:8]]).median()
+    w["input_norm.weight"] = usual.repeat(2 * h)
     for name in [n for n in w if n.startswith("layers.0.")]:
         deep = w[name].clone()
         if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
@@ -40,10 +41,10 @@ def two_layers(base: Held) -> Held:
             deep = deep * 0.02
         w[name.replace("layers.0.", "layers.1.")] = deep
     del w["layers.1.input_layernorm.weight"]
-    return base.but(weights=w, layers=2, norm_before_fc=True, carry="normed", head=base.head[:ROWS].clone(), ids=base.ids[:ROWS])
+    return base.but(weights=w, layers=2, norm_before_fc=True, head=base.head[:ROWS].clone(), ids=base.ids[:ROWS])
 
 
-def latent(base: Held) -> Held:
+def latent(base: Held, records: list[Record]) -> Held:
     """Keys and values of the sample draft as one latent; what was rotated is not, and a few rotated channels start at random."""
     w, at = dict(base.weights), "layers.0.self_attn."
     k, v, q = (w.pop(f"{at}{x}_proj.weight") for x in "kvq")
@@ -133,7 +134,7 @@ def config_of(net: Held, base: dict[str, object]) -> dict[str, object]:
     raw = {**base, "draft_vocab_size": len(net.ids), "num_hidden_layers": net.layers}
     if net.latent is None:
         ids = {"eagle_aux_hidden_state_layer_ids": [14, 26], "use_aux_hidden_state": True, "norm_before_fc": True}
-        return raw | {"num_aux_hidden_states": 2, "norm_output": True, "norm_before_fc": True, "eagle_config": ids}
+        return raw | {"num_aux_hidden_states": 2, "norm_before_fc": True, "eagle_config": ids}
     m = net.latent
     sizes = {
         "q_lora_rank": 384,
@@ -160,8 +161,8 @@ def main() -> None:
     torch.manual_seed(0)
     target, draft = open_target(args.target), open_draft(args.base)
     base = held(draft, target)
-    net = KINDS[args.kind](base)
     records: list[Record] = torch.load(args.train, weights_only=True, mmap=True)
+    net = KINDS[args.kind](base, records)
     h = net.embedding.shape[1]
     blocks = slice(h, 3 * h) if args.kind == "two layers" else slice(0, 3 * h)
     net = train(net, records, blocks, target.head().float()[net.ids], args.updates, args.peak, args.minutes)

@@ -85,7 +85,8 @@ def _no_head(world: World, draw: random.Random) -> Broken:
 
 def _config(world: World, draw: random.Random, fields: dict[str, Any], net: Callable[[World], Held] | None) -> Broken:
     """A wrong config, and what an engine makes of it; None: it ends at start."""
-    return Broken(world.draft.replace(config=fields), net(world) if net is not None else None)
+    draft = Draft.from_tensors(world.draft.tensors, {**world.draft.config.raw, **fields}, path=world.draft.path)  # None is null here
+    return Broken(draft, net(world) if net is not None else None)
 
 
 def _target_head(world: World) -> Held:

@@ -29,7 +29,8 @@ class Fault:
 
     Attributes
     ----------
-    id, title: catalogue id and one line.
+    id, title: catalogue id, and one line for ids of tests (H2, C11); of a fault it is what this entry sees, and its title is the one of
+        ``catalogue.toml``.
     detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
