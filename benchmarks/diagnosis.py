@@ -1,211 +1,176 @@
 """Score the diagnosis: every fault injected into real material, diagnosed blind; first, in the first three, missed; false alarms.
 
-    python -m benchmarks.diagnosis --target DIR [--seeds 5] [--healthy 100] [--pairs 20] [--out docs/diagnosis_score.md]
+    python -m benchmarks.diagnosis run --target DIR --cache DIR --drafts sample=DIR ... --seeds 1 3 --out out/score/cases.jsonl
+    python -m benchmarks.diagnosis table --cases out/score/cases.jsonl --out docs/score.md
 
-Evidence is cut three ways: everything; no live dump; checkpoint, launch command and log only. In the last two a fault of what is fed
-cannot be seen: there the diagnosis is right when it names the fault among what it cannot tell apart.
+``run`` writes one JSON line a case and goes on where it was stopped; ``table`` makes the page from whatever has run. Odd seeds are for
+developing, even seeds for scoring: only these are in the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
-from collections import defaultdict
+import traceback
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import eagle3diag.case
-from benchmarks.injection.faults import HEALTHY, INJECTIONS, Broken, Injection, both, pairs
-from benchmarks.injection.world import LAUNCH, World, open_world
+import torch
+
+from benchmarks.injection import cheap
+from benchmarks.injection.faults import HEALTHY, Broken, Injection, both, of, pairs
+from benchmarks.injection.world import LAUNCH, STEPS, World, open_world
+from benchmarks.scoring import page
 from eagle3diag import diagnose
 from eagle3diag.diagnose import Diagnosis
-from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.findings import Severity
-from eagle3diag.serving import Acceptance
 
 EVIDENCE = ("everything", "no live dump", "files and log")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one diagnosis said: faults above a note and suspects, likeliest first, with their shares."""
-
-    injected: tuple[str, ...]
-    name: str
-    evidence: str
-    said: tuple[str, ...]
-    shares: tuple[float, ...]
-    undetermined: bool
-    cost: float
-    verdict: str
-
-    @property
-    def first(self) -> bool:
-        return bool(self.said) and self.said[0] in self.injected
-
-    @property
-    def contained(self) -> bool:
-        """First; left open between faults of which it is one; or harmless, and nothing was blamed."""
-        open_between = self.undetermined and set(self.injected) <= set(self.said)
-        return self.first or open_between or (self.cost < HARMLESS and not self.said)
-
-    def within(self, n: int) -> bool:
-        return set(self.injected) <= set(self.said[: n + len(self.injected) - 1])
-
-
-def examine(world: World, broken: Broken, injected: tuple[str, ...], name: str, evidence: str, seed: int) -> Outcome:
-    dumped, served = world.draw(seed)
-    seen = world.serve(served, broken.net, broken.features)
-    given: dict[str, Any] = {
-        "draft": broken.draft,
-        "launch": LAUNCH.format(algorithm=broken.algorithm),
-        "acceptance": seen,
-        "engine": f"sglang=={broken.engine}",
-    }
-    if evidence != "files and log":
-        given |= {"target": world.target, "train": world.train(dumped)}
-    if evidence == "everything":
-        given |= {"live": world.live(dumped, broken.features, seed), "reference": world.states.select(dumped)}
-    result = diagnose(**given)
-    said = _said(result)
-    undetermined = bool(result.suspects) and not any(r.finding.severity > Severity.NOTE and r.weight > 0.5 for r in result.ranked)
-    return Outcome(
-        injected,
-        name,
-        evidence,
-        tuple(f for f, _ in said),
-        tuple(w for _, w in said),
-        undetermined,
-        _cost(world, seen, served),
-        result.verdict,
+def examine(world: World, broken: Broken, key: str, evidence: str, seed: int) -> dict[str, Any]:
+    """One case, diagnosed blind: what was said, with shares, and what the injection really costs."""
+    start = time.process_time()
+    fed = broken.after or broken.fed
+    seen = None
+    if broken.held is not None:
+        same = broken.held is world.net and broken.steps == STEPS and fed is broken.fed and "dumps" not in key
+        seen = world.healthy(seed) if same else world.once(("served", key, seed), lambda: world.serve(seed, broken.held, fed, broken.steps))
+    launch = LAUNCH.format(
+        algorithm=broken.algorithm, slots=broken.slots, steps=broken.steps, flags=broken.flags, environment=broken.environment
     )
+    engine = broken.engine if "==" in broken.engine else f"sglang=={broken.engine}"
+    if engine.startswith("vllm"):
+        launch = (
+            f'vllm serve target --speculative-config \'{{"method": "eagle3", "model": "draft", "num_speculative_tokens": {broken.steps}}}\''
+        )
+    given: dict[str, Any] = {"draft": broken.draft, "launch": launch, "acceptance": seen, "engine": engine}
+    if evidence != "files and log":
+        given |= {"target": world.target, "train": world.train(seed)}
+    if evidence == "everything":
+        recorded = "as trained" if "dumps" not in key else key
+        given |= {"live": world.live(seed, recorded, broken.fed), "reference": world.reference(seed)}
+    built = time.process_time()
+    result = diagnose(**given)
+    return {
+        "said": said(result),
+        "open": [(s.fault, round(s.weight, 4)) for s in result.suspects],
+        "found": sorted({r.finding.fault for r in result.ranked if r.finding.severity > Severity.NOTE}),
+        "as_trained": round(result.as_trained, 4),
+        "none": round(result.none_of_these, 4),
+        "observed": None if seen is None else round(seen.length or 1.0, 4),
+        "cost": None if seen is None else round((world.healthy(seed).length or 1.0) - (seen.length or 1.0), 4),
+        "expected": None if result.replay is None else round(result.replay.accept_length, 4),
+        "verdict": result.verdict[:300],
+        "seconds": [round(built - start, 2), round(time.process_time() - built, 2)],
+        "replays": len(result.counterfactuals) + len(result.series),
+    }
 
 
-def _said(result: Diagnosis) -> list[tuple[str, float]]:
-    """Faults above a note, then suspects, by share; a fault that is named twice counts once."""
-    named: dict[str, float] = defaultdict(float)
+def said(result: Diagnosis) -> list[tuple[str, float]]:
+    """What is named above a note, findings and suspects, by share; a fault that is named twice counts once."""
+    named: dict[str, float] = {}
     for row in result.ranked:
         if row.finding.severity > Severity.NOTE:
-            named[row.finding.fault] += row.weight
+            named[row.finding.fault] = named.get(row.finding.fault, 0.0) + row.weight
     for suspect in result.suspects:
-        named[suspect.fault] += suspect.weight
-    return sorted(named.items(), key=lambda item: -item[1])
+        named[suspect.fault] = named.get(suspect.fault, 0.0) + suspect.weight
+    return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -item[1])]
 
 
-def _cost(world: World, seen: Acceptance, served: list[int]) -> float:
-    healthy = _healthy_length(world, tuple(served))
-    return healthy - (seen.length or 1.0)
+Case = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
 
 
-@cache
-def _lengths() -> dict[tuple[int, ...], float]:
-    return {}
+def singles(world: World, seed: int) -> Iterator[Case]:
+    for injection in of(world):
+        for evidence in EVIDENCE:
+            yield _keys(world, injection, evidence, seed), injection
 
 
-def _healthy_length(world: World, served: tuple[int, ...]) -> float:
-    from benchmarks.injection.world import as_fed
-
-    known = _lengths()
-    if served not in known:
-        known[served] = world.serve(served, world.net, as_fed).length or 1.0
-    return known[served]
+def alarms(world: World, seed: int) -> Iterator[Case]:
+    for injection in of(world, HEALTHY):
+        for evidence in EVIDENCE:
+            yield _keys(world, injection, evidence, seed), injection
 
 
-def matrix(world: World, seeds: range) -> Iterator[Outcome]:
-    for injection in INJECTIONS:
-        for seed in seeds:
-            broken = injection.make(world, random.Random(seed))
-            for evidence in EVIDENCE:
-                yield examine(world, broken, (injection.fault,), injection.name, evidence, seed)
+def series(world: World, seed: int, count: int = 10) -> Iterator[Case]:
+    for one, two in pairs(world, random.Random(seed), count):
+        keys = {**_keys(world, one, EVIDENCE[0], seed), "fault": f"{one.fault}+{two.fault}", "name": f"{one.name} and {two.name}"}
+        yield keys, (one, two)
 
 
-def series(world: World, count: int) -> Iterator[Outcome]:
-    draw = random.Random(99)
-    for seed, (one, two) in enumerate(pairs(draw, count), 500):
-        broken = both(one.make(world, random.Random(seed)), two.make(world, random.Random(seed)))
-        yield examine(world, broken, (one.fault, two.fault), f"{one.name} and {two.name}", "everything", seed)
+def _keys(world: World, injection: Injection, evidence: str, seed: int) -> dict[str, Any]:
+    keys = {"draft": world.name, "fault": injection.fault, "name": injection.name, "evidence": evidence, "seed": seed}
+    return {**keys, "seen": injection.seen}
 
 
-def alarms(world: World, count: int) -> Iterator[Outcome]:
-    for n in range(count):
-        injection: Injection = HEALTHY[n % len(HEALTHY)]
-        broken = injection.make(world, random.Random(n))
-        yield examine(world, broken, (), injection.name, EVIDENCE[n // len(HEALTHY) % len(EVIDENCE)], 1000 + n)
+def make(world: World, what: Any, seed: int) -> Broken:
+    """The same deployment whatever ran before: its chance is its own."""
+    if isinstance(what, tuple):
+        one, two = what
+        return both(make(world, one, seed), make(world, two, seed))
+    return what.make(world, random.Random(seed * 1000 + zlib.crc32(what.name.encode()) % 997))  # type: ignore[no-any-return]
 
 
-def table(outcomes: list[Outcome]) -> str:
-    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    for o in outcomes:
-        groups[(o.injected[0], o.name)].append(o)
-    lines = [
-        "| fault | injected as | costs | everything: first / first 3 | no live dump: first or named | files and log: first or named |",
-        "|" + "---|" * 6,
-    ]
-    for (fault, name), group in sorted(groups.items()):
-        by = {e: [o for o in group if o.evidence == e] for e in EVIDENCE}
-        whole = by["everything"]
-        cost = sum(o.cost for o in whole) / len(whole)
-        cells = [f"{sum(o.first for o in whole)} / {sum(o.within(3) for o in whole)} of {len(whole)}"]
-        cells += [f"{sum(o.contained for o in by[e])} of {len(by[e])}" for e in EVIDENCE[1:]]
-        lines.append(f"| {fault} | {name} | {cost:.2f} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def share(outcomes: list[Outcome], right: str) -> str:
-    hits = sum(bool(getattr(o, right)) for o in outcomes)
-    return f"{hits} of {len(outcomes)} ({hits / len(outcomes):.0%})" if outcomes else "none run"
-
-
-def calibration(outcomes: list[Outcome]) -> str:
-    sure = [o for o in outcomes if o.shares and o.shares[0] >= 0.9]
-    return share(sure, "first")
+def run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
+    cheap.share()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    done = {tuple(json.loads(line)["key"]) for line in args.out.read_text().splitlines()} if args.out.exists() else set()
+    with args.out.open("a") as out:
+        for seed in args.seeds:
+            for entry in args.drafts:
+                name, _, folder = entry.partition("=")
+                world = open_world(name, Path(folder), args.target, args.prompts, args.cache)
+                cases = [*singles(world, seed), *series(world, seed), *alarms(world, seed)]
+                for keys, what in sorted(cases, key=lambda c: zlib.crc32(repr(c[0]).encode())):  # so that a part that ran is a fair sample
+                    key = tuple(str(keys[k]) for k in ("draft", "fault", "name", "evidence", "seed"))
+                    if (
+                        key in done
+                        or (args.only and keys["fault"] not in args.only)
+                        or (args.evidence and keys["evidence"] not in args.evidence)
+                    ):
+                        continue
+                    two = isinstance(what, tuple)
+                    kind = "dumps" if two or keys["seen"] == "dumps" else keys["seen"]
+                    kind = "dumps" if keys["fault"] in ("FM-01", "FM-40") else kind
+                    try:
+                        broken = make(world, what, seed)
+                        made = examine(world, broken, f"{kind} {keys['fault']} {keys['name']}", keys["evidence"], seed)
+                    except Exception as error:  # a crash is a result too, and must not end the run
+                        made = {"crash": f"{type(error).__name__}: {error}"[:300], "trace": traceback.format_exc()[-800:]}
+                    out.write(json.dumps({"key": key, **keys, **made}) + "\n")
+                    out.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, default=Path("data_samples/draft"))
-    parser.add_argument("--prompts", type=Path, required=True, help="JSON lines with prompt_ids and the target's greedy output_ids")
-    parser.add_argument("--cache", type=Path, default=Path("out/diagnosis_states"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0, help="calibrate on some seeds, score on others")
-    parser.add_argument("--healthy", type=int, default=100)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--out", type=Path)
+    verbs = parser.add_subparsers(required=True)
+    runs = verbs.add_parser("run")
+    runs.add_argument("--target", type=Path, required=True)
+    runs.add_argument("--drafts", nargs="+", default=["sample=data_samples/draft"], help="name=FOLDER")
+    runs.add_argument(
+        "--prompts", type=Path, help="JSON lines with prompt_ids and the target's greedy output_ids; only where there is no cache"
+    )
+    runs.add_argument("--cache", type=Path, default=Path("out/score/states"))
+    runs.add_argument("--seeds", type=int, nargs="+", default=[2, 4])
+    runs.add_argument("--only", nargs="+", help="faults")
+    runs.add_argument("--evidence", nargs="+", help="levels")
+    runs.add_argument("--threads", type=int, default=1)
+    runs.add_argument("--out", type=Path, default=Path("out/score/cases.jsonl"))
+    runs.set_defaults(act=run)
+    tables = verbs.add_parser("table")
+    tables.add_argument("--cases", type=Path, nargs="+", default=[Path("out/score/cases.jsonl")])
+    tables.add_argument("--real", type=Path, help="JSON of accept lengths of real engines beside the predictions")
+    tables.add_argument("--seeds", choices=["even", "odd", "all"], default="even")
+    tables.add_argument("--out", type=Path)
+    tables.set_defaults(act=lambda a: page(a.cases, a.real, a.out, a.seeds))
     args = parser.parse_args()
-    start = time.time()
-    world = open_world(args.draft, args.target, args.prompts, args.cache)
-    eagle3diag.case.weights = cache(eagle3diag.case.weights)  # the same weights again and again: measured once per draft
-    singles = list(matrix(world, range(args.first_seed, args.first_seed + args.seeds)))
-    twos = list(series(world, args.pairs))
-    quiet = list(alarms(world, args.healthy))
-    raised = [o for o in quiet if o.said]
-    files = [o for o in singles if o.evidence == "files and log"]
-    whole = [o for o in singles if o.evidence == "everything"]
-    costly = [o for o in whole if o.cost >= 0.1]
-    words = [
-        table(singles),
-        "",
-        f"- everything given, faults that cost something: first {share(costly, 'first')}; first, harmless ones too: {share(whole, 'first')}",
-        f"- everything given, in the first three: {sum(o.within(3) for o in whole)} of {len(whole)}",
-        f"- files and log only, first or among what is left open: {share(files, 'contained')}",
-        f"- pairs, both named: {sum(o.within(5) for o in twos)} of {len(twos)}",
-        f"- healthy and legal oddities: {len(raised)} alarms in {len(quiet)} runs",
-        f"- said with a share of 90 % or more, and right: {calibration(singles)}",
-    ]
-    text = "\n".join(words)
-    print(text)
-    missed = [o for o in whole if not o.first] + [o for o in singles if o.evidence != EVIDENCE[0] and not o.contained]
-    for o in missed + [o for o in twos if not o.within(5)] + raised:
-        shares = dict(zip(o.said, (round(s, 2) for s in o.shares), strict=True))
-        print(f"  not as it should be: {o.injected} {o.name} | {o.evidence} | {shares} | cost {o.cost:.2f} | {o.verdict[:120]}")
-    print(f"{time.time() - start:.0f} s")
-    if args.out:
-        args.out.write_text(text + "\n")
+    args.act(args)
 
 
 if __name__ == "__main__":

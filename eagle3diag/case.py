@@ -16,7 +16,7 @@ from eagle3diag.engines import ENGINES, at, known_version, split_engine
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument, MissingPart
 from eagle3diag.repair import map_is_lost, repaired
-from eagle3diag.replay import Change, Net, Replay, build, check_target, run
+from eagle3diag.replay import Change, Loop, Net, Replay, build, check_target, loop_of, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
 from eagle3diag.weights import WeightReport, weights
 
@@ -147,6 +147,13 @@ class Case:
         return (self.observed and self.observed.steps) or (self.launch and self.launch.steps) or DEFAULT_STEPS
 
     @property
+    def topk(self) -> int:
+        """Width of the draft tree as launched; 1, a chain, where nothing says otherwise or no tree of this size can be drafted."""
+        topk = (self.launch and self.launch.topk) or 1
+        pool = topk + (self.steps - 1) * topk * topk
+        return topk if 1 < self.slots - 1 <= pool else 1
+
+    @property
     def slots(self) -> int:
         return (self.observed and self.observed.slots) or (self.launch and self.launch.slots) or self.steps + 1
 
@@ -178,7 +185,7 @@ class Case:
         if wrong:  # the forward would end in an error of torch
             return f"{wrong[0].name} is {list(wrong[0].found)}, expected {list(wrong[0].expected)}"
         try:
-            return build(self.healthy_draft, self.target)
+            return build(self.healthy_draft, self.target, engine=self.engine)
         except (MissingPart, BadArgument) as error:  # a bad draft is a finding; the audit names it
             return error.what
 
@@ -194,7 +201,27 @@ class Case:
         states = dump or self.train
         if self.net is None or states is None or self.draft is None:
             return None
-        return run(self.net, states, steps=self.steps, changes=changes, draft=self.draft.name)
+        slots = self.slots if self.topk > 1 else None
+        loop, engine = self._loop
+        return run(
+            self.net,
+            states,
+            steps=self.steps,
+            topk=self.topk,
+            num_draft_tokens=slots,
+            changes=changes,
+            draft=self.draft.name,
+            loop=loop,
+            engine=engine,
+        )
+
+    @cached_property
+    def _loop(self) -> tuple[Loop, str | None]:
+        """The draft loop of the engine, and its name; the newest SGLang's for one whose loop is not known."""
+        try:
+            return loop_of(self.engine, self.topk), self.engine
+        except BadArgument:
+            return loop_of(None, self.topk), None
 
     @cached_property
     def healthy(self) -> Replay | None:

@@ -1,7 +1,8 @@
 """The material: one draft, one target, its own answers with every boundary captured, and servers that are simulated from them.
 
-A simulated server walks the target's answers with the draft *as the engine would hold it*: whatever an injection did to weights, map,
-loop or features is in it. Its counts come from prompts other than those of the dumps, so that no replay can reproduce them exactly.
+A simulated server (:mod:`benchmarks.injection.engine`) walks the target's answers with the draft *as the engine would hold it*: whatever an
+injection did to weights, map, loop or features is in it. Its counts come from prompts other than those of the dumps, so that no replay can
+reproduce them exactly.
 """
 
 from __future__ import annotations
@@ -9,95 +10,136 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.injection.engine import Held, held, rounds
 from eagle3diag.capture import capture
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.dumps import DumpWriter, HiddenStates, Record, open_dump
-from eagle3diag.replay import Change, Net, build, run
 from eagle3diag.serving import Acceptance
 
 STEPS = 4
-ANSWER = 64  # new tokens per prompt
+DUMPED, SERVED = 8, 14  # prompts of the dumps and of the server
 LAUNCH = (
-    "python -m sglang.launch_server --model-path target --speculative-algorithm {algorithm} --speculative-draft-model-path draft "
-    f"--speculative-num-steps {STEPS} --speculative-eagle-topk 1 --speculative-num-draft-tokens {STEPS + 1}"
+    "{environment}python -m sglang.launch_server --model-path target {algorithm}--speculative-draft-model-path draft "
+    "--speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {slots}{flags}"
 )
 
-Features = Callable[[Record, Tensor], Tensor]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class World:
     """``states`` hold every boundary of every prompt, so that any fault of capture can be put together from them."""
 
+    name: str
     draft: Draft
     target: Target
     states: HiddenStates
-    net: Net
+    net: Held
+    made: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        return self.states.boundaries
+        return self.draft.config.aux_boundaries or ()
 
-    def draw(self, seed: int, dumped: int = 8, served: int = 12) -> tuple[list[int], list[int]]:
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What many cases share is made once."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def draw(self, seed: int) -> tuple[list[int], list[int]]:
         """Disjoint prompts for the dumps and for the server."""
-        chosen = random.Random(seed).sample(range(len(self.states)), dumped + served)
-        return chosen[:dumped], chosen[dumped:]
+        chosen = random.Random(seed).sample(range(len(self.states)), DUMPED + SERVED)
+        return chosen[:DUMPED], chosen[DUMPED:]
 
-    def train(self, prompts: Sequence[int]) -> HiddenStates:
+    def trained(self, record: Record) -> Tensor:
+        """What the draft was trained on: the declared boundaries, side by side."""
+        return torch.cat([record.state(b) for b in self.boundaries], -1)
+
+    def train(self, seed: int) -> HiddenStates:
         """What the trainer would have dumped: the declared boundaries and the final state, nothing more."""
-        records = [
-            {
-                "name": r.name,
-                "input_ids": r.input_ids,
-                "states": {b: r.state(b) for b in self.boundaries},
-                "final": r.final,
-                "prompt_length": r.prompt_length,
-            }
-            for r in self.states.select(prompts)
-        ]
-        return HiddenStates.from_tensors(
-            records, side="train", target=self.states.target, engine="transformers", boundaries=self.boundaries
-        )
 
-    def live(self, prompts: Sequence[int], features: Features, seed: int) -> HiddenStates:
+        def make() -> HiddenStates:
+            records = [
+                {
+                    "name": r.name,
+                    "input_ids": r.input_ids,
+                    "states": {b: r.state(b) for b in self.boundaries},
+                    "final": r.final,
+                    "prompt_length": r.prompt_length,
+                }
+                for r in self.states.select(self.draw(seed)[0])
+            ]
+            return HiddenStates.from_tensors(
+                records, side="train", target=self.states.target, engine="transformers", boundaries=self.boundaries
+            )
+
+        return self.once(("train", seed), make)
+
+    def reference(self, seed: int) -> HiddenStates:
+        return self.once(("reference", seed), lambda: self.states.select(self.draw(seed)[0]))
+
+    def live(self, seed: int, key: str, fed: Fed) -> HiddenStates:
         """What a recorder in the engine would have dumped: the fed rows in bf16, as another kernel would have rounded them."""
-        draw = torch.Generator().manual_seed(seed)
 
-        def rounded(rows: Tensor) -> Tensor:  # one bf16 ulp either way on a third of the entries: cosine 0.9999 with the rows as they are
-            noise = (torch.rand(rows.shape, generator=draw) - 0.5) * 2**-7
-            return (rows.float() * (1 + noise)).to(torch.bfloat16)
+        def make() -> HiddenStates:
+            draw = torch.Generator().manual_seed(seed)
 
-        records = [
-            {"name": r.name, "input_ids": r.input_ids, "features": rounded(features(r, r.features)), "prompt_length": r.prompt_length}
-            for r in self.states.select(prompts)
-        ]
-        return HiddenStates.from_tensors(records, side="live", target=self.states.target, engine="sglang", engine_version="0.5.23")
+            def rounded(
+                rows: Tensor,
+            ) -> Tensor:  # one bf16 ulp either way on a third of the entries: cosine 0.9999 with the rows as they are
+                return (rows.float() * (1 + (torch.rand(rows.shape, generator=draw) - 0.5) * 2**-7)).to(torch.bfloat16)
 
-    def serve(self, prompts: Sequence[int], net: Net, features: Features) -> Acceptance:
-        """Counts of a server that holds ``net`` and feeds it ``features``."""
-        played = run(net, self.states.select(prompts), steps=STEPS, changes=(Change("", "served", features=features),))
-        rounds = played.rounds
-        hits = [round(p * rounds) for p in played.p]
-        return Acceptance(rounds, sum(hits), STEPS, STEPS + 1, tuple(h / rounds for h in hits), 1 + sum(hits) / rounds, "sglang", "0.5.23")
+            records = [
+                {"name": r.name, "input_ids": r.input_ids, "features": rounded(fed(self, r)), "prompt_length": r.prompt_length}
+                for r in self.states.select(self.draw(seed)[0])
+            ]
+            return HiddenStates.from_tensors(records, side="live", target=self.states.target, engine="sglang", engine_version="0.5.23")
+
+        return self.once(("live", seed, key), make)
+
+    def serve(self, seed: int, net: Held, fed: Fed, steps: int = STEPS) -> Acceptance:
+        """Counts of a server that holds ``net`` and feeds it ``fed``."""
+        made: list[int] = []
+        records = list(self.states.select(self.draw(seed)[1]))
+        for n, r in enumerate(records):
+            other = None
+            if net.foreign:
+                before = records[n - 1]
+                with torch.inference_mode():
+                    other = net.read(before.input_ids, fed(self, before).float())[0]
+            made += rounds(net, r.input_ids, fed(self, r).float(), (r.prompt_length or 1) - 1, steps, other)
+        return counted(made, steps)
+
+    def healthy(self, seed: int) -> Acceptance:
+        return self.once(("healthy", seed), lambda: self.serve(seed, self.net, as_trained))
 
 
-def as_fed(record: Record, features: Tensor) -> Tensor:
+Fed = Callable[[World, Record], Tensor]
+
+
+def as_trained(world: World, record: Record) -> Tensor:
     """A healthy engine feeds what was trained on."""
-    return features
+    return world.trained(record)
 
 
-def open_world(draft: Path, target: Path, prompts: Path, cache: Path) -> World:
+def counted(made: Sequence[int], steps: int) -> Acceptance:
+    hits = [sum(m >= i for m in made) for i in range(1, steps + 1)]
+    n = len(made)
+    return Acceptance(n, sum(hits), steps, steps + 1, tuple(h / n for h in hits), 1 + sum(hits) / n, "sglang", "0.5.23")
+
+
+def open_world(name: str, draft: Path, target: Path, prompts: Path | None, cache: Path) -> World:
     """Capture every boundary on the target's own greedy answers, once; ``cache`` is the dump that later runs open."""
     opened, base = open_draft(draft), open_target(target)
-    if not cache.exists():
+    if not cache.exists() and prompts is not None:
         _capture(base, prompts, cache, opened.config.aux_boundaries or ())
-    return World(opened, base, open_dump(cache), build(opened, base))
+    return World(name, opened, base, open_dump(cache), held(opened, base))
 
 
 def _capture(target: Target, prompts: Path, out: Path, boundaries: tuple[int, ...]) -> None:

@@ -30,8 +30,9 @@ WEAK = 1.5
 PRESENT = {Severity.ERROR: 0.95, Severity.WARNING: 0.6, Severity.NOTE: 0.05}
 """Probability that what direct evidence shows is there and acts: an error names numbers that a healthy case does not have."""
 
-UNSEEN = 0.02
-"""The same for a fault that the evidence given could not have shown: of some eighty faults one or two are present in a broken case."""
+UNSEEN = 0.4
+"""The same for all faults together that the evidence given could not have shown, in equal parts: how many of them the catalogue lists must not
+make a healthy case less so."""
 
 RULED_OUT = 0.001
 """And for one that the evidence given would have shown, and did not."""
@@ -39,7 +40,13 @@ RULED_OUT = 0.001
 NONE_OF_THESE = 0.05
 """Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
 
-LISTED = 0.02  # share of the explanation from which a fault that was not seen is named as a suspect
+LISTED = 0.02
+"""Share, of what is not "as trained", from which a fault that was not seen is named as a suspect."""
+
+FAR = 3.0
+"""Natural log of how much better than a hypothesis the best possible one must be before others are tried. Twice the difference is chi-squared:
+with four positions a true hypothesis exceeds 3 once in five times, which costs replays, and no verdict."""
+
 MOST_AT_ONCE = 3  # faults of one series; each further one is looked for only while the number is unexplained
 
 
@@ -111,7 +118,7 @@ class _Weighing:
                 self._suppose(frozenset(chosen))
         if len(seen) > MOST_AT_ONCE:
             self._suppose(frozenset(c.id for c in seen))
-        if not self._explained:
+        if not self._explained or (self.healthy is None and not seen and self._known):
             self._look_further(frozenset(c.id for c in seen))
         return self._weigh()
 
@@ -152,7 +159,8 @@ class _Weighing:
         likelihood = self._likelihood(predicted)
         if open_ended:  # a fault that no replay shows may cost nothing or everything
             likelihood = _log_sum((likelihood, self._anything)) - math.log(2)
-        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything)
+        near = not predicted.p or likelihood > self._best_possible - FAR
+        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything and near)
         self.hypotheses.append(made)
         return made
 
@@ -182,7 +190,7 @@ class _Weighing:
 
     def _look_further(self, seen: frozenset[str]) -> None:
         """Faults that were not seen, each alone beside what was; then the best sets grow by one more while nothing fits."""
-        hidden = [c for c in self.candidates.values() if not c.seen and (c.fault.typical or (c.changes and self.healthy is not None))]
+        hidden = [c for c in self.candidates.values() if not c.seen and c.present > RULED_OUT and c.fault.lowers]
         tried = []
         for candidate in hidden:
             self._play_alone(candidate)
@@ -203,11 +211,23 @@ class _Weighing:
     @property
     def _explained(self) -> bool:
         """Whether any hypothesis so far does better than "anything"; always where no number asks for an explanation."""
-        return self.observed is None or self.observed.length is None or any(h.fits for h in self.hypotheses)
+        return not self._known or any(h.fits for h in self.hypotheses)
+
+    @property
+    def _known(self) -> bool:
+        return self.observed is not None and self.observed.length is not None
 
     @cached_property
     def _anything(self) -> float:
         return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread)
+
+    @cached_property
+    def _best_possible(self) -> float:
+        """The likelihood of a replay that gives just what was observed."""
+        if self.observed is None or self.healthy is None:
+            return self._anything
+        told = Predicted(self.observed.p, self.healthy.rounds, self._spread, self.observed.interval or (1.0, 1.0))
+        return self._likelihood(told) if self.observed.p else -math.inf
 
     @cached_property
     def _spread(self) -> float:
@@ -252,14 +272,14 @@ def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
     by_fault: dict[str, Finding] = {}
     for finding in found:  # most severe first
         by_fault.setdefault(finding.fault, finding)
-    listed = catalogue()
+    listed = [f for f in catalogue() if f.id not in case.assume_fixed]
+    unseen = sum(f.lowers and f.id not in by_fault and not case.would_show(f.shown_by) for f in listed)
     for fault in listed:
-        if fault.id in case.assume_fixed:
-            continue
         own = by_fault.get(fault.id)
-        present = PRESENT[own.severity] if own else RULED_OUT if case.would_show(fault.shown_by) else UNSEEN
+        shown = case.would_show(fault.shown_by) or not fault.lowers
+        present = PRESENT[own.severity] if own else RULED_OUT if shown else UNSEEN / unseen
         yield Candidate(fault, own, present, tuple(fault.changes(case)))
-    known = {fault.id for fault in listed} | case.assume_fixed
+    known = {fault.id for fault in catalogue()} | case.assume_fixed
     for name, finding in by_fault.items():
         if name not in known and finding.severity > Severity.NOTE and not is_symptom(name):
             yield Candidate(Fault(name, finding.title, lambda _: None), finding, PRESENT[finding.severity], ())

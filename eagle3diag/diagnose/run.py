@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle3diag.case import Case, Given
 from eagle3diag.diagnose.explain import HARMLESS, LISTED, WEAK, Explanation, explain
+from eagle3diag.diagnose.restore import restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
@@ -63,11 +64,13 @@ def diagnose(
     found = tuple(f for f in detect(case) if f.fault not in case.assume_fixed)
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
-    ranked = _ranked(found, explanation)
+    restored = restore(case, explanation, say)
+    ranked = _ranked(found, explanation, restored)
     ranked = (*ranked, *_weak_but_right(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
+    as_trained = explanation.as_trained if restored is None else 0.0
     return Diagnosis(
-        verdict=verdict(ranked, suspects, healthy, observed),
+        verdict=verdict(ranked, suspects, healthy, observed, as_trained),
         observed=observed,
         replay=healthy,
         live_replay=live_replay,
@@ -79,7 +82,7 @@ def diagnose(
         weights=weights,
         trail=tuple(trail(case, healthy, live_replay)),
         missing=tuple(missing(case, ranked)),
-        as_trained=explanation.as_trained,
+        as_trained=as_trained,
         series=explanation.series,
         suspects=suspects,
         waterfall=tuple(waterfall(case, explanation, live_replay)),
@@ -97,9 +100,11 @@ def _replay_live(case: Case, say: Callable[[str], None]) -> Replay | None:
     return case.play(dump=case.live)
 
 
-def _ranked(found: tuple[Finding, ...], explanation: Explanation) -> tuple[Ranked, ...]:
+def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None) -> tuple[Ranked, ...]:
     """Findings by their share of the explanation. Of several findings of one fault the most severe carries its share."""
     rows, told = [], set()
+    if restored is not None:
+        rows, told = [restored], {restored.finding.fault}
     for finding in found:
         fault, first = finding.fault, finding.fault not in told
         told.add(fault)
@@ -116,7 +121,7 @@ def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) 
     seen = {f.fault for f in found if f.severity > Severity.NOTE}
     for fault in sorted(catalogue(), key=lambda f: -explanation.weight.get(f.id, 0.0)):
         weight = explanation.weight.get(fault.id, 0.0)
-        if weight >= LISTED and fault.id not in seen and not case.would_show(fault.shown_by):
+        if weight >= LISTED * (1 - explanation.as_trained) and fault.id not in seen and not case.would_show(fault.shown_by):
             yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), cheapest(case, fault.shown_by))
 
 

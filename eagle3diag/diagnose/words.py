@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, is_symptom
+from eagle3diag.diagnose.explain import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
@@ -33,7 +33,9 @@ def cheapest(case: Case, sets: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
 
 
-def verdict(ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: Replay | None, observed: Acceptance | None) -> str:
+def verdict(
+    ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: Replay | None, observed: Acceptance | None, as_trained: float
+) -> str:
     """One sentence, or two: what explains the number, or that nothing does, or between what it cannot be told."""
     serious = [r for r in ranked if r.finding.severity > Severity.NOTE]
     length = observed.length if observed else None
@@ -45,21 +47,29 @@ def verdict(ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: 
         return f"{first.fault}: {first.title}.{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
-    if healthy is not None and length is not None and healthy.accept_length - length > HARMLESS:
+    if as_trained < 0.5 and healthy is not None and length is not None:
         yet = f"No fault is in the evidence given, yet {length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
         return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
-    if healthy is None and suspects:
+    if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
-    return "Nothing is wrong in the evidence given."
+    others = (
+        f" It does not rule out {len(suspects)} faults that it cannot show; what would tell: {tell}." if (tell := _tells(suspects)) else ""
+    )
+    return f"Nothing is wrong in the evidence given.{others}"
 
 
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
     named = ", ".join(f"{s.fault} ({s.title})" for s in suspects[:4])
+    named += f" and {len(suspects) - 4} more" if len(suspects) > 4 else ""
     between = f"undetermined between {named}" if len(suspects) > 1 else f"{named} would explain it"
-    tell = next((s.tell for s in suspects if s.tell), "")
+    tell = _tells(suspects)
     return between + (f"; what would tell: {tell}" if tell else "")
+
+
+def _tells(suspects: tuple[Suspect, ...]) -> str:
+    return next((s.tell for s in suspects if s.tell), "")
 
 
 def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +74,16 @@ def catalogue() -> tuple[Fault, ...]:
     entries: dict[str, list[Fault]] = {}
     for fault in _entries():
         entries.setdefault(fault.id, []).append(fault)
-    return tuple(_as_one(same) for same in entries.values())
+    words = in_words()
+    return tuple(_as_one(same, words.get(id, {}).get("title")) for id, same in entries.items())
 
 
-def _as_one(same: list[Fault]) -> Fault:
+def _as_one(same: list[Fault], title: str | None) -> Fault:
     from eagle3diag.faults.base import no_changes
 
     return replace(
         same[0],
+        title=title or same[0].title,
         changes=next((f.changes for f in same if f.changes is not no_changes), no_changes),
         shown_by=tuple(dict.fromkeys(kinds for f in same for kinds in f.shown_by)),
         typical=next((f.typical for f in same if f.typical is not None), None),
@@ -95,6 +98,7 @@ def _entries() -> tuple[Fault, ...]:
     return tuple(fault for module in modules for fault in module.FAULTS)
 
 
+@cache
 def in_words() -> dict[str, dict[str, Any]]:
     """The whole catalogue in words, by id, in order: ``title``, ``group``, ``mechanism``, ``symptom``, ``measure``, ``fix``, ``not_it``,
     ``seen``. It is wider than :func:`catalogue`: not every fault can be judged by code."""

@@ -14,6 +14,10 @@ IN_FILES = (("draft",),)
 """Evidence that shows a fault of the checkpoint: the checkpoint alone."""
 
 
+IN_DUMPS = (("train", "live"),)
+"""And of one of the fed states: both sides are needed."""
+
+
 def no_changes(case: Case) -> Iterator[Change]:
     """Of a fault that no replay shows."""
     yield from ()
@@ -25,7 +29,8 @@ class Fault:
 
     Attributes
     ----------
-    id, title: catalogue id and one line.
+    id, title: catalogue id, and one line for ids of tests (H2, C11); of a fault it is what this entry sees, and its title is the one of
+        ``catalogue.toml``.
     detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
@@ -39,6 +44,11 @@ class Fault:
     changes: Callable[[Case], Iterator[Change]] = no_changes
     shown_by: tuple[tuple[str, ...], ...] = ()
     typical: tuple[float, float] | None = None
+
+    @property
+    def lowers(self) -> bool:
+        """Whether it can lower the accept length, as a replay, a report, or its place among the fed states says."""
+        return bool(self.typical) or self.changes is not no_changes or IN_DUMPS[0] in self.shown_by
 
 
 def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Finding | None]:

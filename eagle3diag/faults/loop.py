@@ -14,9 +14,10 @@ from torch import Tensor
 
 from eagle3diag.case import Case
 from eagle3diag.dumps import Record
-from eagle3diag.faults.base import Fault
+from eagle3diag.faults.base import IN_FILES, Fault
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Loop, Net
+from eagle3diag.replay.attention import Grouped
 
 OTHER_BASES = (10000.0, 500000.0, 1000000.0)
 """RoPE bases that a lost or ignored one is usually replaced by: the default of every engine, Llama 3's and Qwen's."""
@@ -51,6 +52,42 @@ def _biases_dropped(case: Case) -> Iterator[Change]:
 def without(*endings: str) -> Callable[[Net], Net]:
     """A net that lacks the weights with these endings."""
     return lambda net: replace(net, weights={n: w for n, w in net.weights.items() if not n.endswith(endings)})
+
+
+def _packed(case: Case) -> Iterator[Change]:
+    """FM-19: query heads one after the other where they come group by group, and the reverse; with as many groups as heads a group it is one."""
+    if case.net is None or not isinstance(a := case.net.attention, Grouped) or not 1 < a.kv_heads < a.heads:
+        return
+    size = a.heads // a.kv_heads
+    for count in dict.fromkeys((a.kv_heads, size)):
+        yield Change("FM-19", f"query heads packed {count} by {a.heads // count}", net=_repacked(count))
+
+
+def _repacked(count: int) -> Callable[[Net], Net]:
+    def net(healthy: Net) -> Net:
+        def turned(w: Tensor) -> Tensor:
+            heads = w.unflatten(0, (count, healthy.attention.heads // count, -1))
+            return heads.transpose(0, 1).flatten(0, 2)
+
+        names = [n for n in healthy.weights if ".q_proj." in n]
+        return replace(healthy, weights={**healthy.weights, **{n: turned(healthy.weights[n]) for n in names}})
+
+    return net
+
+
+def _map_dropped(case: Case) -> Iterator[Change]:
+    """FM-14: the map is in the file, and the engine looks for it under another name."""
+    if case.net is not None and not torch.equal(case.net.draft_ids, torch.arange(len(case.net.head))):
+        yield Change("FM-14", "map not read: draft ids are target ids", net=lambda n: replace(n, draft_ids=torch.arange(len(n.head))))
+
+
+def _own_embedding(case: Case) -> Iterator[Change]:
+    """FM-09: an engine that keeps the file's embedding, against the target's that it should have been."""
+    if case.net is None or case.draft is None or case.target is None or "embed_tokens.weight" not in case.draft:
+        return
+    theirs = case.target.embedding()
+    if case.net.embedding.shape == theirs.shape and not torch.equal(case.net.embedding, theirs):
+        yield Change("FM-09", "the target's embedding instead of the file's", net=lambda n: replace(n, embedding=theirs))
 
 
 def _carried(case: Case) -> Iterator[Change]:
@@ -98,7 +135,7 @@ def _offset(by: int) -> Callable[[Loop], Loop]:
 
 
 def _stale(case: Case) -> Iterator[Change]:
-    if case.net is not None:
+    if case.net is not None and case.topk == 1:  # of trees the replay makes every key anew
         yield Change("FM-50", "keys of accepted drafts kept, not made anew", loop=lambda loop: replace(loop, keep_draft_keys=True))
 
 
@@ -167,16 +204,19 @@ ANCESTORS = Change("FM-50", "a branch reads its ancestors", loop=lambda loop: re
 SGLang does, so this change undoes the fault. A chain knows no difference, which is why no entry of the catalogue offers it."""
 
 FAULTS = (
-    Fault("FM-20", "a norm in the checkpoint is not applied", _unseen, _norms_ignored),
-    Fault("FM-26", "biases not built", _unseen, _biases_dropped),
-    Fault("FM-46", "wrong state carried to the next step", _unseen, _carried),
-    Fault("FM-47", "residual wired otherwise", _unseen, _residual),
-    Fault("FM-48", "token and state paired one step off", _unseen, _pairs),
-    Fault("FM-49", "draft positions off by one", _unseen, _positions),
-    Fault("FM-50", "draft keys polluted", _unseen, _stale),
-    Fault("FM-51", "draft keys missing for the prefix", _unseen, _prefix_missing),
-    Fault("FM-52", "draft reads other cache pages", _unseen, _other_pages),
-    Fault("FM-53", "RoPE base or scaling differs", _unseen, _rope),
-    Fault("FM-56", "sliding window differs", _unseen, _windows),
-    Fault("FM-59", "wrong rows gathered in a batch", _unseen, _rows_mixed),
+    Fault("FM-09", "", _unseen, _own_embedding, IN_FILES),
+    Fault("FM-14", "", _unseen, _map_dropped, typical=(1.0, 1.15)),
+    Fault("FM-19", "", _unseen, _packed),
+    Fault("FM-20", "", _unseen, _norms_ignored),
+    Fault("FM-26", "", _unseen, _biases_dropped),
+    Fault("FM-46", "", _unseen, _carried),
+    Fault("FM-47", "", _unseen, _residual),
+    Fault("FM-48", "", _unseen, _pairs),
+    Fault("FM-49", "", _unseen, _positions),
+    Fault("FM-50", "", _unseen, _stale),
+    Fault("FM-51", "", _unseen, _prefix_missing),
+    Fault("FM-52", "", _unseen, _other_pages),
+    Fault("FM-53", "", _unseen, _rope),
+    Fault("FM-56", "", _unseen, _windows),
+    Fault("FM-59", "", _unseen, _rows_mixed),
 )

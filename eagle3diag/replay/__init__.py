@@ -20,7 +20,7 @@ from eagle3diag.replay.settings import Cost, Setting, SettingReplay
 
 __all__ = [
     "Change", "Cost", "Loop", "Net", "RecordReplay", "Replay", "Sampled", "Setting", "SettingReplay",
-    "build", "check_target", "draft_everywhere", "replay", "run",
+    "build", "check_target", "draft_everywhere", "loop_of", "replay", "run",
 ]  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def test_unseen_faults_are_suspected_only_where_the_evidence_could_not_show_them
 
     assert blind.weight["A"] > 0.7
     assert blind.weight.get("B", 0.0) == 0.0
-    assert looked.weight["A"] < blind.weight["A"]
+    assert looked.weight.get("A", 0.0) < blind.weight["A"]
     assert RULED_OUT < UNSEEN
 
 

@@ -1,0 +1,259 @@
+"""The page of the score, from the cases that have run: bars, the matrix, what cannot be told apart, real engines, what was missed."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from eagle3diag.diagnose.explain import HARMLESS
+from eagle3diag.faults import in_words
+from eagle3diag.intervals import exact
+
+EVERYTHING, NO_LIVE, FILES = "everything", "no live dump", "files and log"
+
+TESTS = {"FM-39": ("H2",), "FM-43": ("H2",), "FM-30": ("H1",), "FM-40": ("H1",), "FM-22": ("K2", "K3")}
+"""Findings that are named after a test and say the fault in their words: zero rows and rows of NaN, a state too few, a cut or empty tensor."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Faults that no evidence of a kind tells apart, and why."""
+
+    faults: tuple[str, ...]
+    where: str
+    why: str
+
+
+GROUPS = (
+    Group(("FM-06", "FM-08", "FM-16"), "files, a whole vocabulary", "The engine allocates a head that nothing fills. Why it did so (a config that "
+          "promises one, a map that nobody needs, a size that differs by padding) are three readings of the same two fields."),
+    Group(("FM-30", "FM-40"), "dumps", "One state too few reaches fc. That the hook never fires or that the layer lies on another stage looks the "
+          "same there; `--pp-size` in the command tells."),
+    Group(("FM-11", "FM-14"), "a number alone", "Draft ids are read as target ids, because the map is not in the file or is not looked for. The file tells."),
+    Group(("H6", "FM-48"), "a number alone", "The draft is fed the state of a neighbouring token. With a live dump: if it shows in the dump it "
+          "happened before the recorder, else behind it."),
+    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of the error differs."),
+    Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
+          "counts by position are the same."),
+    Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. Longer "
+          "texts, or the same prompts on both sides, tell."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case as it ran. ``said``: everything named above a note, and suspects, with shares; ``found``: by direct evidence."""
+
+    row: dict[str, Any]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return tuple(f for f in str(self.row["fault"]).split("+") if f)
+
+    @property
+    def names(self) -> list[str]:
+        return [f for f, _ in self.row["said"] if not _symptom(f)]
+
+    @property
+    def share(self) -> float:
+        return max((w for f, w in self.row["said"] if not _symptom(f)), default=0.0)
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is blamed: no direct evidence of anything, and "as trained" is the likelier half."""
+        return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
+
+    @property
+    def cost(self) -> float | None:
+        cost: float | None = self.row["cost"]
+        return cost
+
+    @property
+    def harmless(self) -> bool:
+        return self.cost is not None and self.cost < HARMLESS
+
+    def _is(self, name: str) -> bool:
+        return any(name == f or name in TESTS.get(f, ()) for f in self.faults)
+
+    def within(self, n: int) -> bool:
+        """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
+        if self.quiet:
+            return self.harmless
+        return any(self._is(name) for name in self.names[:n]) or (self.harmless and any(self._is(f) for f in self.row["found"]))
+
+    @property
+    def first(self) -> bool:
+        return self.within(1)
+
+    @property
+    def open(self) -> bool:
+        """First; or left open between faults of which it is one, or not ruled out, while nothing else is blamed."""
+        blamed = [f for f in self.row["found"] if not _symptom(f) and not self._is(f)]
+        return self.first or (not blamed and any(self._is(f) for f, _ in self.row["open"]))
+
+    @property
+    def both(self) -> bool:
+        return all(any(name == f or name in TESTS.get(f, ()) for name in self.names) for f in self.faults)
+
+    @property
+    def right_if_sure(self) -> bool:
+        return self.first if self.faults else False
+
+
+def _symptom(fault: str) -> bool:
+    return fault.startswith("M")
+
+
+def share(outcomes: Iterable[Outcome], right: Callable[[Outcome], bool]) -> str:
+    listed = list(outcomes)
+    if not listed:
+        return "none run"
+    hits = sum(map(right, listed))
+    low, high = exact(hits, len(listed))
+    return f"{hits} of {len(listed)}, {hits / len(listed):.0%} ({low:.0%} to {high:.0%})"
+
+
+def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
+    return [o for o in outcomes if o.row["evidence"] == kind]
+
+
+def bars(outcomes: list[Outcome]) -> str:
+    single = [o for o in outcomes if len(o.faults) == 1]
+    full, files = _evidence(single, EVERYTHING), _evidence(single, FILES)
+    shown = [o for o in full if o.row["seen"] != "number"]
+    quiet = [o for o in outcomes if not o.faults]
+    sure = [o for o in single if o.share >= 0.9 and not o.quiet]
+    rows = (
+        ("everything given: first", "90 %", share(full, lambda o: o.first)),
+        ("... faults that files or dumps show", "", share(shown, lambda o: o.first)),
+        ("... faults that only the number shows, costing 0.1 or more", "", share([o for o in full if o.row["seen"] == "number" and not o.harmless], lambda o: o.first)),
+        ("everything given: in the first three", "98 %", share(full, lambda o: o.within(3))),
+        ("... faults that files or dumps show", "", share(shown, lambda o: o.within(3))),
+        ("pairs: both named", "80 %", share([o for o in outcomes if len(o.faults) == 2], lambda o: o.both)),
+        ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
+        ("... of these first", "", share(files, lambda o: o.first)),
+        ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: not o.quiet)),
+        ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.right_if_sure)),
+    )  # fmt: skip
+    lines = ["| what | bar | reached (95 % interval) |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
+    left = [len(o.row["open"]) for o in files if not o.first and o.open]
+    if left:
+        lines += ["", f"Where files and log leave it open, they do so between {median(left):.0f} faults (median; {max(left)} at most)."]
+    return "\n".join(lines)
+
+
+def matrix(outcomes: list[Outcome]) -> str:
+    words = in_words()
+    groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
+    for o in outcomes:
+        if len(o.faults) == 1:
+            groups[(o.faults[0], o.row["name"])].append(o)
+    drafts = sorted({o.row["draft"] for o in outcomes}, key=lambda d: ("sample", "two layers", "latent").index(d))
+    costs = " | ".join(f"costs: {d}" for d in drafts)
+    lines = [
+        f"| fault | injected as | {costs} | everything: first / first 3 | no live dump: first or open | files and log: first or open |",
+        "|" + "---|" * (5 + len(drafts)),
+    ]
+    for (fault, name), group in sorted(groups.items()):
+        cells = []
+        for d in drafts:
+            seen = [o.cost for o in _evidence(group, EVERYTHING) if o.row["draft"] == d and o.cost is not None]
+            ends = any(o.row["draft"] == d and o.cost is None for o in group)
+            cells.append(f"{mean(seen):.2f}" if seen else "ends at start" if ends else "")
+        full = _evidence(group, EVERYTHING)
+        cells.append(f"{sum(o.first for o in full)} / {sum(o.within(3) for o in full)} of {len(full)}")
+        cells += [f"{sum(o.open for o in part)} of {len(part)}" for part in (_evidence(group, NO_LIVE), _evidence(group, FILES))]
+        title = words.get(fault, {}).get("title", "")
+        link = f"[{fault}](faults/{fault}.md) {title}" if title else fault
+        lines.append(f"| {link} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def groups() -> str:
+    lines = ["| faults | by | why |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {', '.join(g.faults)} | {g.where} | {g.why} |" for g in GROUPS)])
+
+
+def engines(rows: list[dict[str, Any]]) -> str:
+    lines = ["| fault | in the engine | accept length, engine | predicted on the same prompts | 95 % interval | difference |", "|" + "---|" * 6]
+    for r in rows:
+        real = f"{r['engine']:.2f} ({r['rounds']} rounds)" if r["engine"] else f"does not start: {r['ended']}"
+        apart = f"{r['engine'] - r['replay']:+.2f}" if r["engine"] else ""
+        low, high = r["interval"]
+        lines.append(f"| {r['fault'] or 'none'} | {r['name']} | {real} | {r['replay']:.2f} | {low:.2f} to {high:.2f} | {apart} |")
+    return "\n".join(lines)
+
+
+def missed(outcomes: list[Outcome]) -> str:
+    """By kind: which faults were not named first with everything given, and what was said instead."""
+    instead: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for o in outcomes:
+        if len(o.faults) == 1 and o.row["evidence"] == EVERYTHING and not o.first:
+            instead[(o.faults[0], o.row["name"])].append("nothing" if o.quiet else o.names[0] if o.names else "nothing")
+    lines = ["| fault | injected as | said first instead |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {f} | {n} | {', '.join(sorted(what))} |" for (f, n), what in sorted(instead.items()))])
+
+
+def alarms(outcomes: list[Outcome]) -> str:
+    raised = [o for o in outcomes if not o.faults and not o.quiet]
+    if not raised:
+        return "None."
+    return "\n".join(f"- {o.row['draft']}, {o.row['name']}, {o.row['evidence']}, seed {o.row['seed']}: {', '.join(o.names[:3])}" for o in raised)
+
+
+HEAD = """# The score
+
+Written by `make score` (`benchmarks/diagnosis.py`): every fault that a static file or a replay can show is put into real material, and the
+diagnosis is asked blind. The injecting side shares no code with the counterfactuals that are to find it: broken files are written, fed rows
+are put together from dumps of every boundary, and the server is a small engine of its own (`benchmarks/injection/engine.py`) that walks the
+target's answers. Its counts come from {served} prompts other than the {dumped} of the dumps.
+
+**Drafts.** The sample draft; one of two layers that reads two states, and norms them before fc; one of latent
+attention (MLA). The second and third are grown out of the sample draft by a short training (`benchmarks/injection/drafts.py`).
+
+**Evidence.** *Everything*: checkpoint, target, both dumps, a reference of all boundaries, command, counts. *No live dump*: the same without
+live dump and reference. *Files and log*: checkpoint, command and counts.
+
+**Right** is a fault that is named first. A harmless one (less than {harmless} accept length lost on that pair) is right when it is reported as
+found, or when nothing is blamed: it explains nothing. With files and log alone, "left open" is right where the fault is among what is
+listed as open and nothing else is blamed.
+
+**Seeds.** Thresholds and priors were looked at on odd seeds only; this table is of even seeds ({seeds}). {count} cases have run.
+
+## Bars
+"""
+
+
+def page(cases: list[Path], real: Path | None, out: Path | None, seeds: str) -> None:
+    """Write the page of these cases to ``out``, or print it. ``seeds``: which of them count."""
+    from benchmarks.injection.world import DUMPED, SERVED
+
+    rows = [json.loads(line) for path in cases if path.exists() for line in path.read_text().splitlines()]
+    rows = [r for r in rows if seeds == "all" or (r["seed"] % 2 == 0) == (seeds == "even")]
+    outcomes = [Outcome(r) for r in rows if "crash" not in r]
+    ran = ", ".join(map(str, sorted({r["seed"] for r in rows}))) or "none yet"
+    seconds = sorted(r["seconds"][1] for r in rows if "seconds" in r)
+    parts = [
+        HEAD.format(served=SERVED, dumped=DUMPED, harmless=f"{HARMLESS:.2f}", seeds=ran, count=len(rows)) + "\n" + bars(outcomes),
+        "## The matrix\n\n" + matrix(outcomes),
+        "## What cannot be told apart\n\n" + groups(),
+        "## Not named first, everything given\n\n" + missed(outcomes),
+        "## False alarms\n\n" + alarms(outcomes),
+    ]
+    if real is not None and real.exists():
+        parts.append("## Real engines\n\nSGLang 0.5.23 on CPU, ten prompts of 48 tokens, greedy, chains of four; the counterfactual is "
+                     "replayed on the training dump of the same prompts.\n\n" + engines(json.loads(real.read_text())))  # fmt: skip
+    if seconds:
+        crashed = len(rows) - len(outcomes)
+        parts.append(f"## Speed\n\nOne diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at most), measurements that "
+                     f"cases share counted once. {crashed} of {len(rows)} cases ended in an exception.")  # fmt: skip
+    text = "\n\n".join(parts) + "\n"
+    if out is None:
+        print(text)
+    else:
+        out.write_text(text)
