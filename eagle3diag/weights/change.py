@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from eagle3diag.weights.grid import Grid, grid
 from eagle3diag.weights.opened import Opened
+from eagle3diag.weights.pairs import pair_sums
 from eagle3diag.weights.values import krylov, leading, wide
 
-_SLAB = 1 << 20
 DIRECTIONS = 16
 
 
@@ -83,42 +82,26 @@ def changes(here: Opened, other: Opened) -> Against:
         elif a.numel():
             found.append(change(name, a.detach(), b.detach()))
     mine, theirs = here.weight("d2t"), other.weight("d2t")
-    comparable = mine is not None and theirs is not None and mine.shape == theirs.shape
     return Against(
         other=other.label,
         changes=tuple(found),
         only_here=tuple(sorted(here.names.keys() - other.names.keys())),
         only_there=tuple(sorted(other.names.keys() - here.names.keys())),
         reshaped=tuple(reshaped),
-        map_changed=int((mine.long() != theirs.long()).sum()) if comparable and mine is not None and theirs is not None else None,
+        map_changed=None if mine is None or theirs is None or mine.shape != theirs.shape else int((mine.long() != theirs.long()).sum()),
         map_size=mine.numel() if mine is not None else 0,
     )
 
 
 def change(name: str, a: Tensor, b: Tensor) -> Change:
-    """Measure ``a`` (here) against ``b`` (there), of one shape; entries that are not finite in either are left out."""
-    coarser = max((a.dtype, b.dtype), key=lambda d: torch.finfo(d).eps)
-    aa = ab = bb = dd = most = 0.0
-    same = rounded = 0
-    rows_a, rows_b = _rows(a), _rows(b)
-    step = max(1, _SLAB // max(1, rows_a.shape[1]))
-    for x, y in zip(rows_a.split(step), rows_b.split(step), strict=True):
-        rounded += int((x.to(coarser) == y.to(coarser)).sum())
-        x, y = x.double(), y.double()
-        good = x.isfinite() & y.isfinite()
-        if not good.all():
-            x, y = torch.where(good, x, 0.0), torch.where(good, y, 0.0)
-        d = x - y
-        same += int(((d == 0) & good).sum())
-        aa, ab, bb = aa + float(x.square().sum()), ab + float((x * y).sum()), bb + float(y.square().sum())
-        dd, most = dd + float(d.square().sum()), max(most, float(d.abs().max()))
-    scale = ab / bb if bb > 0 else math.nan
+    """Measure ``a`` (here) against ``b`` (there), of one shape; entries that are not finite in either are left out, and without
+    directions where there are any."""
+    sums = pair_sums(a, b)
+    moved = a.dim() == 2 and sums.dd > 0 and bool(a.isfinite().all()) and bool(b.isfinite().all())
     rank = top = overlap = chance = None
-    finite = math.isfinite(aa + bb)
-    if a.dim() == 2 and min(a.shape) > 1 and dd > 0 and bb > 0 and finite:
-        difference = (a.float() - b.float()).nan_to_num()
-        first = float(krylov(wide(difference), 8, 6).values.values[0]) ** 2
-        rank, top = dd / first, first / dd
+    if moved and min(a.shape) > 1 and sums.bb > 0:
+        first = float(krylov(wide(a.float() - b.float()), 8, 6).values.values[0]) ** 2
+        rank, top = sums.dd / first, first / sums.dd
         k = min(DIRECTIONS, min(a.shape))
         side = 0 if a.shape[0] <= a.shape[1] else 2
         overlap = float((leading(a, k)[side].T @ leading(b, k)[side]).square().sum()) / k
@@ -127,19 +110,15 @@ def change(name: str, a: Tensor, b: Tensor) -> Change:
         tensor=name,
         shapes=(tuple(a.shape), tuple(b.shape)),
         dtypes=(str(a.dtype).removeprefix("torch."), str(b.dtype).removeprefix("torch.")),
-        relative_change=math.sqrt(dd / bb) if bb > 0 else (math.inf if aa > 0 else 0.0),
-        scale=scale,
-        off_scale=math.sqrt(max(0.0, aa - ab * ab / bb) / bb) if bb > 0 else math.nan,
-        equal=same / a.numel(),
-        equal_rounded=rounded / a.numel(),
-        max_change=most,
+        relative_change=sums.relative,
+        scale=sums.ab / sums.bb if sums.bb > 0 else math.nan,
+        off_scale=math.sqrt(max(0.0, sums.aa - sums.ab**2 / sums.bb) / sums.bb) if sums.bb > 0 else math.nan,
+        equal=sums.equal,
+        equal_rounded=sums.equal_rounded,
+        max_change=sums.largest,
         change_rank=rank,
         change_top=top,
         overlap=overlap,
         overlap_by_chance=chance,
-        grids=(grid(a), grid(b)) if a.dim() == 2 and finite and dd > 0 else (None, None),
+        grids=(grid(a), grid(b)) if moved else (None, None),
     )
-
-
-def _rows(t: Tensor) -> Tensor:
-    return t.reshape(t.shape[0], -1) if t.dim() >= 2 else t.reshape(1, -1)

@@ -25,7 +25,7 @@ _CODED = (torch.bfloat16, torch.float16)
 @dataclass(frozen=True, eq=False)
 class Entries:
     """``values [k]`` ascending, float64 and finite, seen ``counts [k]`` times (float64); ``upper [k]`` is where rounding passes on to the
-    next value that the dtype has, so that a continuous law can be compared with rounded entries without a bias."""
+    next value that the dtype has (of wider dtypes: that was seen), so that a continuous law can be compared with rounded entries without a bias."""
 
     values: Tensor
     counts: Tensor
@@ -79,16 +79,15 @@ class Entries:
 
 
 def entries(matrix: Tensor) -> Entries:
-    """Count the entries of ``matrix [R, C]`` (any floating dtype). The 16-bit types are counted by code; of the wider ones every entry is
-    its own value; narrower ones are widened."""
+    """Count the entries of ``matrix [R, C]`` (any floating dtype). The 16-bit types are counted by code, wider ones by sorting (many are
+    16-bit numbers that were widened, so values repeat); narrower ones are widened."""
     if matrix.numel() > MANY:
         rows = matrix.shape[0]
         matrix = matrix[:: math.ceil(matrix.numel() / SAMPLE)] if rows > 1 else matrix[:, :: math.ceil(matrix.numel() / SAMPLE)]
     if matrix.dtype.itemsize > 2:
         values = matrix.reshape(-1).double()
-        values = values[values.isfinite()].sort().values
-        upper = torch.cat([(values[1:] + values[:-1]) / 2, values.new_full((min(1, len(values)),), math.inf)])
-        return Entries(values, torch.ones_like(values), upper)
+        values, counts = values[values.isfinite()].sort().values.unique_consecutive(return_counts=True)
+        return Entries(values, counts.double(), _upper(values))
     if matrix.dtype not in _CODED:
         matrix = matrix.to(torch.bfloat16)
     found = torch.zeros(1 << 16, dtype=torch.int64)
@@ -99,6 +98,10 @@ def entries(matrix: Tensor) -> Entries:
     k = len(positive)
     values = torch.cat([-positive.flip(0), positive])
     counts = torch.cat([found[1 << 15 : (1 << 15) + k].flip(0), found[:k]])
-    upper = torch.cat([(values[1:] + values[:-1]) / 2, values.new_full((1,), math.inf)])
     seen = counts > 0
-    return Entries(values[seen], counts[seen].double(), upper[seen])
+    return Entries(values[seen], counts[seen].double(), _upper(values)[seen])
+
+
+def _upper(values: Tensor) -> Tensor:
+    """Half-way to the next value; the last reaches to infinity."""
+    return torch.cat([(values[1:] + values[:-1]) / 2, values.new_full((min(1, len(values)),), math.inf)])

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from eagle3diag.errors import MissingPart
 from eagle3diag.weights.opened import Opened
+from eagle3diag.weights.pairs import pair_sums
 from eagle3diag.weights.values import leading
 
 if TYPE_CHECKING:
     from eagle3diag.checkpoints import Target
 
 SAMPLE_ROWS = 64
-_SLAB = 1 << 20
 DIRECTIONS, VOCABULARY_DIRECTIONS, VOCABULARY_ROWS = 16, 64, 8192
 
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
@@ -119,34 +119,20 @@ def _closest(name: str, tensor: Tensor, candidates: list[_Candidate]) -> Origin:
             tries.append((_cosine(_sample(mine), _sample(candidate.tensor)), candidate, part, mine))
     tries.sort(key=lambda t: -t[0])
     _, best, part, mine = tries[0]
-    relative, equal, cosine = _compare(mine, best.tensor)
+    sums = pair_sums(mine, best.tensor)
     following = next((t[0] for t in tries[1:] if t[1] is not best), None)
-    return Origin(name, best.source, best.layer, part, relative, equal, cosine, following, len(candidates))
+    return Origin(name, best.source, best.layer, part, sums.relative, sums.equal, sums.cosine, following, len(candidates))
 
 
 def _sample(t: Tensor) -> Tensor:
-    if t.dim() < 2:
-        return t.double()
-    rows = torch.linspace(0, len(t) - 1, min(SAMPLE_ROWS, len(t)), dtype=torch.float64).round().long()
-    return t[rows].double()
+    if t.dim() > 1:
+        t = t[torch.linspace(0, len(t) - 1, min(SAMPLE_ROWS, len(t)), dtype=torch.float64).round().long()]
+    return t.double().nan_to_num(0.0, 0.0, 0.0)
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
     product = float(a.norm() * b.norm())
     return float((a * b).sum()) / product if product > 0 else 0.0
-
-
-def _compare(a: Tensor, b: Tensor) -> tuple[float, float, float]:
-    """Relative change, share of equal entries and cosine over all of ``a`` and ``b``, a slab of rows at a time."""
-    a, b = (t.reshape(len(t), -1) for t in (a, b))
-    step = max(1, _SLAB // max(1, a.shape[1]))
-    aa = ab = bb = dd = 0.0
-    same = 0
-    for x, y in zip(a.split(step), b.split(step), strict=True):
-        x, y = x.double(), y.double()
-        aa, ab, bb = aa + float(x.square().sum()), ab + float((x * y).sum()), bb + float(y.square().sum())
-        dd, same = dd + float((x - y).square().sum()), same + int((x == y).sum())
-    return math.sqrt(dd / bb) if bb > 0 else math.inf, same / a.numel(), ab / math.sqrt(aa * bb) if aa * bb > 0 else 0.0
 
 
 def overlaps(draft: Opened, target: Target) -> tuple[Overlap, ...]:

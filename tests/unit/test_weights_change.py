@@ -71,6 +71,9 @@ class TestMeasured:
         a.view(-1)[0] = math.nan
         c = change("w", a, b)
         assert math.isfinite(c.relative_change) and c.equal == 0
+        assert c.change_rank is None and c.overlap is None  # no direction of a matrix with holes
+        a.view(-1)[0] = math.inf
+        assert change("w", a, b) == c
         assert change("w", b, b).relative_change == 0 and change("w", b, torch.zeros(shape)).relative_change == math.inf
 
     def test_tensors_that_have_no_partner_are_named(self) -> None:

@@ -55,6 +55,19 @@ class TestNulls:
         assert n is not None and n.z_std is not None and n.max_over_bound is not None
         assert abs(n.z_std) < 5 and n.beyond == 0 and n.max_over_bound <= 1
 
+    @pytest.mark.parametrize("law", ["uniform_fan_in", "normal_0.02"])
+    def test_rounded_entries_in_a_wider_dtype_are_the_rounded_ones(self, law: str) -> None:
+        """bf16 weights that were saved as float32 repeat their values; the distance to the law is that of the bf16 tensor itself."""
+        w = start(law, (512, 1024), seeded(5)).bfloat16()
+        narrow, wide = (measure("w", t, spectra="none").null(law) for t in (w, w.float()))
+        assert narrow is not None and wide is not None
+        assert wide.law_gap == pytest.approx(narrow.law_gap, rel=1e-6) and wide.beyond == narrow.beyond
+        exact = stats.uniform(-(1024**-0.5), 2 * 1024**-0.5) if law == "uniform_fan_in" else stats.norm(0, 0.02)
+        values, counts = np.unique(w.float().numpy(), return_counts=True)
+        edges = (values[1:].astype(np.float64) + values[:-1]) / 2
+        gap = np.abs(exact.cdf(edges) - counts.cumsum()[:-1] / counts.sum()).max()
+        assert wide.law_gap == pytest.approx(gap, abs=1e-4)  # looked at in 4096 places
+
     def test_rounding_to_bf16_lifts_the_bound_and_hardly_the_std(self) -> None:
         """F = 3072: the bound 0.018042 is stored as 0.018066; the std changes by millionths, as a fine grid shows."""
         null = laws.nulls_for((1024, 3072))[0]
