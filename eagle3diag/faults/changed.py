@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eagle3diag.faults.base import some_of
 from eagle3diag.faults.verdict import format_of, span
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.weights import Against, Change, WeightReport
@@ -174,4 +175,4 @@ def _others(moved: list[Change]) -> str:
 
 
 def _listed(found: list[Change]) -> str:
-    return ", ".join(c.tensor for c in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+    return some_of([c.tensor for c in found])

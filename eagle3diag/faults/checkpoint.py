@@ -119,7 +119,7 @@ def replaced_head(audit: Audit) -> Finding | None:
 def tied_by_mistake(audit: Audit) -> Finding | None:
     """FM-10: ``tie_word_embeddings`` true, as small targets have it, in a draft that has a head of its own or a smaller vocabulary."""
     facts = audit.facts
-    if facts is None or not audit.tie_word_embeddings or ("lm_head.weight" not in facts and not reduced(audit)):
+    if not audit.tie_word_embeddings or ("lm_head.weight" not in facts and not reduced(audit)):
         return None
     return Finding(
         "FM-10",
