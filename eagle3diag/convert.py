@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag.audit import Audit, audit
-from eagle3diag.checkpoints import Draft, DraftConfig, open_draft
+from eagle3diag.checkpoints import Draft, DraftConfig, DraftSource, open_draft
 from eagle3diag.checkpoints.config import read_config
 from eagle3diag.checkpoints.names import IDLE, canonical
 from eagle3diag.checkpoints.recognise import KIND_WORDS
@@ -58,7 +58,7 @@ class Conversion(Result):
         return () if self.audit is None else self.audit.findings
 
 
-def convert(draft: str | os.PathLike[str] | Draft, out: str | os.PathLike[str], to: str = "sglang==0.5.23") -> Conversion:
+def convert(draft: DraftSource, out: str | os.PathLike[str], to: str = "sglang==0.5.23") -> Conversion:
     """Write a copy of ``draft`` into the new folder ``out`` as ``to`` reads it: ``"sglang==0.5.8"``, ``"vllm==0.32.0"`` or ``"speculators"``.
 
     Only what is certain is changed. Tensors are copied one by one into as many files as the source has, and byte for byte unless the list of

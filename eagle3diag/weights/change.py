@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.weights.grid import Grid, grid
 from eagle3diag.weights.opened import Opened
 from eagle3diag.weights.pairs import pair_sums
@@ -109,7 +110,7 @@ def change(name: str, a: Tensor, b: Tensor) -> Change:
     return Change(
         tensor=name,
         shapes=(tuple(a.shape), tuple(b.shape)),
-        dtypes=(str(a.dtype).removeprefix("torch."), str(b.dtype).removeprefix("torch.")),
+        dtypes=(dtype_name(a), dtype_name(b)),
         relative_change=sums.relative,
         scale=sums.ab / sums.bb if sums.bb > 0 else math.nan,
         off_scale=math.sqrt(max(0.0, sums.aa - sums.ab**2 / sums.bb) / sums.bb) if sums.bb > 0 else math.nan,

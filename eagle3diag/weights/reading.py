@@ -12,17 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.errors import MismatchedInputs, MissingPart
 from eagle3diag.weights.opened import Opened
 from eagle3diag.weights.values import leading
-
-if TYPE_CHECKING:
-    from eagle3diag.dumps import HiddenStates, Record
 
 TOKENS = 1024
 """Evenly spaced tokens that are used; their number limits the precision less than that of the sequences they come from."""
@@ -146,7 +143,7 @@ def reading(draft: Opened, dump: HiddenStates) -> Reading | None:
     orders = _order_gains(fc, states)
     scored = [(name, order, _score(fc, fed, units)) for name, order, fed in _ways(fc, dump, picked, states)]
     return Reading(
-        dump=dump.path.rstrip("/").rsplit("/", 1)[-1] if dump.path else dump.side,
+        dump=dump.name,
         records=len(dump),
         tokens=len(features),
         boundaries=dump.boundaries,
@@ -243,7 +240,7 @@ def _ways(fc: _Fc, dump: HiddenStates, picked: list[Tensor], states: list[Tensor
     yield "each state normed", straight, torch.cat([_rms(x) for x in states], 1)
     yield "all states normed together", straight, _rms(torch.cat(states, 1))
     if all(r.part("final") is not None for r in dump):
-        final, _ = _read(dump, picked, lambda record: record._need("final"))
+        final, _ = _read(dump, picked, lambda record: record.need("final"))
         if final.shape == states[-1].shape:
             yield "last state after the final norm", straight, torch.cat([*states[:-1], final], 1)
     for shift in (-1, 1):

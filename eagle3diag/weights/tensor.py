@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.weights import laws, nulls, values
 from eagle3diag.weights.grid import Grid, grid
 from eagle3diag.weights.moments import Moments, Spread, moments, spread, thin, tiles
@@ -115,7 +116,7 @@ def measure(
         name=name,
         checkpoint_name=checkpoint_name or name,
         shape=shape,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         size=m.size,
         looked_at=m.entries.size,
         fan_in=math.prod(shape[1:]) if len(shape) >= 2 else None,
