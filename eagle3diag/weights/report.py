@@ -14,7 +14,7 @@ from eagle3diag.findings import Finding, Result
 from eagle3diag.weights.change import Against, changes
 from eagle3diag.weights.opened import Source, opened
 from eagle3diag.weights.origin import Origin, Overlap, origins, overlaps
-from eagle3diag.weights.reading import Reading, reading
+from eagle3diag.weights.reading import FcReading, reading
 from eagle3diag.weights.tensor import Spectra, TensorWeights, measure
 
 
@@ -33,7 +33,7 @@ class WeightReport(Result):
     origins: tuple[Origin, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     against: tuple[Against, ...] = ()
-    reading: Reading | None = None
+    reading: FcReading | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
