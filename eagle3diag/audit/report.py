@@ -12,7 +12,7 @@ from eagle3diag.checkpoints import Draft, DraftSource, Target, TargetSource, ope
 from eagle3diag.engines import known_version, rules_of, split_engine
 from eagle3diag.engines.layers import Capture
 from eagle3diag.errors import MismatchedInputs
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,6 @@ class Audit(Result):
     refused: tuple[str, ...] = ()
     unserved: tuple[Unserved, ...] = ()
     captures: tuple[Capture, ...] = ()
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
 
     def outcome(self, outcome: str) -> tuple[TensorLoad, ...]:
         """All loads of one outcome."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from eagle3diag.errors import UnusableServer
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 from eagle3diag.serving.acceptance import Acceptance
 from eagle3diag.serving.http import Reply, Server
 from eagle3diag.serving.launch import Launch
@@ -60,12 +60,6 @@ class Probe(Result):
     source: str
     strangers: int | None
     limits: tuple[str, ...]
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
 
 
 def allowed(server: Server, reply: Reply, path: str) -> Reply:

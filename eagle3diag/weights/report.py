@@ -10,7 +10,7 @@ from eagle3diag.checkpoints import TargetSource, open_target
 from eagle3diag.dumps import open_dump
 from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import BadArgument, MissingPart
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 from eagle3diag.weights.change import Against, changes
 from eagle3diag.weights.opened import Source, opened
 from eagle3diag.weights.origin import Origin, Overlap, origins, overlaps
@@ -34,12 +34,6 @@ class WeightReport(Result):
     overlaps: tuple[Overlap, ...] = ()
     against: tuple[Against, ...] = ()
     reading: FcReading | None = None
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
 
     def tensor(self, name: str) -> TensorWeights:
         """The tensor of this canonical name; raises :class:`~eagle3diag.errors.MissingPart`."""
