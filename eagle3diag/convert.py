@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from eagle3diag.audit import Audit, audit
-from eagle3diag.checkpoints import Draft, DraftConfig, open_draft
+from eagle3diag.checkpoints import Draft, DraftConfig, DraftSource, open_draft
 from eagle3diag.checkpoints.config import read_config
 from eagle3diag.checkpoints.names import IDLE, canonical
 from eagle3diag.checkpoints.recognise import KIND_WORDS
@@ -61,7 +61,7 @@ class Conversion(Result):
         return () if self.audit is None else self.audit.findings
 
 
-def convert(draft: str | os.PathLike[str] | Draft, out: str | os.PathLike[str], to: str = "sglang==0.5.23") -> Conversion:
+def convert(draft: DraftSource, out: str | os.PathLike[str], to: str = "sglang==0.5.23") -> Conversion:
     """Write a copy of ``draft`` into the new folder ``out`` as ``to`` reads it: ``"sglang==0.5.8"``, ``"vllm==0.32.0"`` or ``"speculators"``.
 
     Only what is certain is changed. Tensors are copied one by one into as many files as the source has, and byte for byte unless the list of

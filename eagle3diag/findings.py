@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, IntEnum
@@ -75,16 +74,16 @@ class Finding:
     check: str = ""
 
 
-class Result(ABC):
-    """Base of everything a public verb returns. Subclasses are frozen dataclasses of plain values: no tensors inside.
-
-    ``findings`` are judged when asked for, so a saved measurement can be judged again with newer rules.
-    """
+class Result:
+    """Base of everything a public verb returns. Subclasses are frozen dataclasses of plain values: no tensors inside."""
 
     @property
-    @abstractmethod
     def findings(self) -> tuple[Finding, ...]:
-        """What the measurement says, most severe first."""
+        """What the measurement says, most severe first. It is judged when asked for, so that a saved one can be judged again with newer
+        rules; what is made of findings, such as a diagnosis, has its own."""
+        from eagle3diag.faults import judge
+
+        return judge(self)
 
     @property
     def ok(self) -> bool:

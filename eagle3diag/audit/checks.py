@@ -9,6 +9,7 @@ import torch
 
 from eagle3diag.checkpoints import Draft
 from eagle3diag.checkpoints.shapes import Shape, expected_shapes
+from eagle3diag.checkpoints.tensors import dtype_name
 
 PADDING = 1024
 """Vocabularies that differ by less are one vocabulary, which one side padded to a multiple of 64 to 1024 (test C8)."""
@@ -99,5 +100,5 @@ def map_check(draft: Draft) -> MapCheck | None:
         marked=marked,
         marked_first=bool(t2d is not None and marked and t2d[:marked].all()),
         first=bool(torch.equal(offset.sort().values, place)),
-        dtype=str(vocabulary.d2t.dtype).removeprefix("torch."),
+        dtype=dtype_name(vocabulary.d2t),
     )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, padded, shape_checks
 from eagle3diag.audit.facts import Facts, gather
 from eagle3diag.audit.loads import TensorLoad, Unserved, simulate
-from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
-from eagle3diag.checkpoints.tensors import Tensors
+from eagle3diag.checkpoints import Draft, DraftSource, Target, TargetSource, open_draft, open_target
 from eagle3diag.engines import known_version, rules_of, split_engine
 from eagle3diag.engines.layers import Capture
 from eagle3diag.errors import MismatchedInputs
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 
 
 @dataclass(frozen=True)
@@ -47,17 +45,11 @@ class Audit(Result):
     tie_word_embeddings: bool
     norm_before_residual: bool
     assumed: tuple[str, ...]
+    facts: Facts
     draft_class: str = ""
     refused: tuple[str, ...] = ()
     unserved: tuple[Unserved, ...] = ()
     captures: tuple[Capture, ...] = ()
-    facts: Facts | None = None
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
 
     def outcome(self, outcome: str) -> tuple[TensorLoad, ...]:
         """All loads of one outcome."""
@@ -70,10 +62,10 @@ class Audit(Result):
 
 
 def audit(
-    draft: str | os.PathLike[str] | Draft,
+    draft: DraftSource,
     *,
     engine: str = "sglang==0.5.23",
-    target: str | os.PathLike[str] | Target | None = None,
+    target: TargetSource | None = None,
 ) -> Audit:
     """Predict, tensor by tensor, what ``engine`` would load, and check shapes and vocabulary map.
 
@@ -90,8 +82,7 @@ def audit(
     base = None if target is None else open_target(target)
     if base is not None:
         _check_target(opened, base)
-    tensors = Tensors.of(opened.tensors)
-    shapes = {canonical: tensors.info(stored).shape for canonical, stored in opened.canonical().items()}
+    shapes = {canonical: opened.tensors.info(stored).shape for canonical, stored in opened.canonical().items()}
     fc = shapes.get("fc.weight", (0, 0))
     rules = rules_of(name)
     simulation = simulate(opened, version, rules)

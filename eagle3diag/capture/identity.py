@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from eagle3diag.capture.structure import Decoder
+from eagle3diag.checkpoints.target import digest
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import TargetIdentity
 
 
@@ -22,7 +24,7 @@ def identify(model: nn.Module, decoder: Decoder) -> TargetIdentity:
     """
     config = getattr(model, "config", None)
     name = str(getattr(config, "_name_or_path", "") or type(model).__name__)
-    dtype = next((str(p.dtype).removeprefix("torch.") for p in decoder.blocks.parameters() if p.is_floating_point()), "unknown")
+    dtype = next((dtype_name(p) for p in decoder.blocks.parameters() if p.is_floating_point()), "unknown")
     return TargetIdentity(
         name=name, config_hash=config_hash(name, config), dtype=dtype, n_layers=decoder.n_layers, hidden_size=decoder.hidden_size
     )
@@ -50,4 +52,14 @@ def config_hash(name: str, config: object) -> str:
     if values is None:
         to_dict = getattr(config, "to_dict", None)
         values = to_dict() if to_dict is not None else config if isinstance(config, Mapping) else {}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
+    return digest(values)
+
+
+def installed(*packages: str) -> str | None:
+    """The version of the first of these packages that is installed, without importing it."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None

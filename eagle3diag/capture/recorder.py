@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial, wraps
-from importlib.metadata import PackageNotFoundError, version
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from eagle3diag.capture.identity import installed
 from eagle3diag.capture.options import Options
 from eagle3diag.capture.recording import Choice, Recording
 from eagle3diag.capture.spool import Copies, Spool
@@ -73,6 +74,17 @@ class EngineRecorder:
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + by
 
+    def count_fc(self, inputs: tuple[Tensor, ...]) -> None:
+        """A call of the fusion, and how wide its input was."""
+        self.count("fc_calls")
+        self.counters["fc_input_width"] = int(inputs[0].shape[-1])
+
+    def count_fed(self, width: int, hidden_size: int) -> None:
+        """A forward of the draft that was fed the target's rows, wider than the target or exactly as wide."""
+        self.count("draft_extends")
+        self.count("wide_extends" if width > hidden_size else "narrow_extends")
+        self.counters["fed_width"] = width
+
     def settle(self, timeout: float | None = None) -> bool:
         """Wait until what was seen so far is written, as far as its requests have ended; False when time runs out."""
         return self._spool is None or self._spool.settle(timeout)
@@ -92,7 +104,7 @@ class EngineRecorder:
     def recording(self) -> Recording:
         """Opened at the first use, on the thread: a folder that cannot be written ends the recording and nothing else."""
         if self._recording is None:
-            self._recording = Recording(self.options, self.folder, self.engine, _version(self.engine), self.ranks)
+            self._recording = Recording(self.options, self.folder, self.engine, installed(self.engine, f"{self.engine}-cpu"), self.ranks)
             self.opened(self._recording)
         return self._recording
 
@@ -106,7 +118,7 @@ class EngineRecorder:
         """What the engine itself says of its target; what was read from the target's folder is kept, but for the dtype."""
         known = self.recording.identity
         if known.config_hash:
-            identity = TargetIdentity(known.name, known.config_hash, identity.dtype, known.n_layers, known.hidden_size)
+            identity = replace(known, dtype=identity.dtype)
         self.recording.identify(identity, boundaries)
 
     def _work(self, work: Callable[[Mapping[str, Tensor]], None], copies: Copies) -> None:
@@ -149,15 +161,6 @@ class EngineRecorder:
 
 def _capturing() -> bool:
     return torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-
-
-def _version(engine: str) -> str | None:
-    for package in (engine, f"{engine}-cpu"):
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 __all__ = ["EngineRecorder", "never_raise"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor
 from eagle3diag.capture.options import Options
 from eagle3diag.checkpoints import open_target
 from eagle3diag.dumps import DumpWriter, TargetIdentity
+from eagle3diag.dumps.parts import stored_boundaries
 
 logger = logging.getLogger(__name__)
 #: Room kept on the disk, so that a full one still takes the manifest that says so.
@@ -82,8 +83,7 @@ class Recording:
 
     def identify(self, identity: TargetIdentity, boundaries: tuple[int, ...] | None = None) -> None:
         """Whose states these are, under the name that was asked for, and which boundaries the draft is fed."""
-        name = self.options.target_name or identity.name
-        self._writer.target = TargetIdentity(name, identity.config_hash, identity.dtype, identity.n_layers, identity.hidden_size)
+        self._writer.target = replace(identity, name=self.options.target_name or identity.name)
         if boundaries is not None:
             self._writer.boundaries = boundaries
 
@@ -196,7 +196,7 @@ class Recording:
         self._writer.add(
             name=name,
             input_ids=self._ids([request.tokens[p] for p in request.positions]),
-            states={int(n.removeprefix("boundary.")): t for n, t in parts.items() if n.startswith("boundary.")},
+            states={b: parts[f"boundary.{b}"] for b in stored_boundaries(parts)},
             features=parts.get("features"),
             final=parts.get("final"),
             prompt_length=request.prompt_length,

@@ -28,6 +28,7 @@ from eagle3diag.capture.recording import Recording
 from eagle3diag.capture.sglang_rows import Rows, Seen
 from eagle3diag.capture.spool import Copies
 from eagle3diag.checkpoints import open_target
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import TargetIdentity
 from eagle3diag.errors import BadArgument, CaptureError
 
@@ -155,8 +156,7 @@ class Recorder(EngineRecorder):
     def on_fc(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """The fusion ran in this forward."""
         self._fc_ran = True
-        self.count("fc_calls")
-        self.counters["fc_input_width"] = int(inputs[0].shape[-1])
+        self.count_fc(inputs)
 
     @never_raise
     def on_hidden_norm(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -219,9 +219,7 @@ class Recorder(EngineRecorder):
         wide = batch.spec_info.hidden_states
         if not fc_ran and (fed is None or fed.shape != wide.shape):
             raise CaptureError("the fed rows were not seen before the first layer", where="SGLang's draft", hint="hook all of MODULES")
-        self.count("draft_extends")
-        self.count("wide_extends" if wide.shape[-1] > self._hidden_size else "narrow_extends")
-        self.counters["fed_width"] = int(wide.shape[-1])
+        self.count_fed(int(wide.shape[-1]), self._hidden_size)
         tensors = where | ({"features": wide} if fc_ran else {})
         if mode == "DRAFT_EXTEND_V2":
             if getattr(batch.spec_info, "num_front_tokens", 0):
@@ -248,7 +246,7 @@ class Recorder(EngineRecorder):
     def _identified(self, module: Any, _: Mapping[str, Tensor]) -> None:
         config = getattr(module, "config", None)
         path = str(getattr(config, "_name_or_path", "") or type(module).__name__)
-        dtype = str(module.embed_tokens.weight.dtype).removeprefix("torch.")
+        dtype = dtype_name(module.embed_tokens.weight.dtype)
         identity = TargetIdentity(Path(path).name, config_hash(path, config), dtype, len(module.layers), self._hidden_size)
         self.identify(identity, tuple(sorted(int(b) for b in getattr(module, "layers_to_capture", None) or ())))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eagle3diag.capture.identity import identify, special_ids
+from eagle3diag.capture.identity import identify, installed, special_ids
 from eagle3diag.capture.sequences import Batch, Forward, valid_columns
 from eagle3diag.capture.structure import Decoder, check_boundaries, find_decoder
 from eagle3diag.dumps import DumpWriter, HiddenStates, open_dump
@@ -71,7 +71,7 @@ class Tape:
                 side=self._side,
                 target=self._identity,
                 engine="transformers",
-                engine_version=_transformers_version(),
+                engine_version=installed("transformers"),
                 boundaries=self.boundaries,
             )
             self._writer.__enter__()
@@ -251,7 +251,7 @@ class Tape:
             side=self._side,
             target=self._identity,
             engine="transformers",
-            engine_version=_transformers_version(),
+            engine_version=installed("transformers"),
             boundaries=self.boundaries,
         )
 
@@ -309,13 +309,3 @@ def _listed(boundaries: Any) -> Any:
 
 def _plain(mask: Any) -> bool:
     return isinstance(mask, Tensor) and mask.dim() == 2
-
-
-def _transformers_version() -> str | None:
-    """Version of the engine, without importing it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return None

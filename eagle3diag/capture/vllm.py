@@ -32,6 +32,7 @@ from eagle3diag.capture.options import Options
 from eagle3diag.capture.recorder import EngineRecorder, never_raise
 from eagle3diag.capture.recording import Recording
 from eagle3diag.capture.spool import Copies
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import TargetIdentity
 from eagle3diag.errors import BadArgument, CaptureError
 
@@ -181,8 +182,7 @@ class Recorder(EngineRecorder):
     @never_raise
     def on_fc(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """The fusion ran."""
-        self.count("fc_calls")
-        self.counters["fc_input_width"] = int(inputs[0].shape[-1])
+        self.count_fc(inputs)
 
     @never_raise
     def on_layer(self, boundary: int, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -209,10 +209,7 @@ class Recorder(EngineRecorder):
             return
         tensors, rids = self._seen_v2(given) if "input_batch" in given else self._seen_v1(given)
         fed = tensors["features"]
-        hidden = int(self._runner.model_config.get_hidden_size())
-        self.count("draft_extends")
-        self.count("wide_extends" if fed.shape[-1] > hidden else "narrow_extends")
-        self.counters["fed_width"] = int(fed.shape[-1])
+        self.count_fed(int(fed.shape[-1]), int(self._runner.model_config.get_hidden_size()))
         names = self.choice.names(rids)
         if not names:
             return
@@ -273,7 +270,7 @@ class Recorder(EngineRecorder):
     def _identified(self, runner: Any, _: Mapping[str, Tensor]) -> None:
         config = runner.model_config
         layers: int = config.hf_text_config.num_hidden_layers
-        dtype = str(config.dtype).removeprefix("torch.")
+        dtype = dtype_name(config.dtype)
         digest = config_hash(str(config.model), config.hf_config)
         identity = TargetIdentity(Path(str(config.model)).name, digest, dtype, layers, int(config.get_hidden_size()))
         fed = next((m.aux_hidden_state_layers for m in runner.get_model().modules() if getattr(m, "aux_hidden_state_layers", ())), ())

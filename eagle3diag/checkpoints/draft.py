@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -17,20 +17,6 @@ from eagle3diag.checkpoints.vocabulary import VocabularyMap
 from eagle3diag.checkpoints.write import write_folder
 from eagle3diag.errors import BadArgument, MissingPart
 from eagle3diag.files import existing, kind, read_json
-
-#: Parameters of one decoder layer, under ``layers.{i}.``.
-LAYER_PARAMETERS = (
-    "self_attn.q_proj.weight",
-    "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight",
-    "mlp.gate_proj.weight",
-    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",
-    "input_layernorm.weight",
-    "hidden_norm.weight",
-    "post_attention_layernorm.weight",
-)
 
 
 class Draft:
@@ -58,19 +44,19 @@ class Draft:
         return Path(self.path).name or self.path
 
     @cached_property
-    def canonical_names(self) -> dict[str, str]:
+    def _names(self) -> dict[str, str]:
         return canonical_names(self.tensors)
 
     def canonical(self) -> dict[str, str]:
         """Canonical name to checkpoint name, for every tensor."""
-        return dict(self.canonical_names)
+        return dict(self._names)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.canonical_names
+        return name in self._names
 
     def weight(self, name: str) -> Tensor:
         """The tensor of a canonical name, in its own dtype. Raises :class:`~eagle3diag.errors.MissingPart`."""
-        stored = self.canonical_names.get(name)
+        stored = self._names.get(name)
         if stored is None:
             hint = "`eagle3diag audit` lists what is there and what is missing"
             raise MissingPart(f"the draft has no {name!r}", where=self.path, hint=hint)
@@ -78,10 +64,8 @@ class Draft:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Shape of a canonical name's tensor, without reading it where that can be avoided; None when it is not there."""
-        stored = self.canonical_names.get(name)
-        if stored is None:
-            return None
-        return self.tensors.info(stored).shape
+        stored = self._names.get(name)
+        return None if stored is None else self.tensors.info(stored).shape
 
     @cached_property
     def vocabulary(self) -> VocabularyMap | None:
@@ -89,12 +73,6 @@ class Draft:
         if "d2t" not in self:
             return None
         return VocabularyMap.from_tables(self.weight("d2t"), self.weight("t2d") if "t2d" in self else None)
-
-    @property
-    def aux_count(self) -> float:
-        """Aux states that fc takes: its width over the target's hidden size (a whole number in a sound draft)."""
-        shape = self.shape("fc.weight")
-        return (shape[1] / self.config.target_hidden_size) if shape and len(shape) == 2 and self.config.target_hidden_size else float("nan")
 
     def replace(
         self,
@@ -144,7 +122,11 @@ class Draft:
         return f"Draft({self.name!r}, {len(self.tensors)} tensors, fc {self.shape('fc.weight')}, vocabulary {self.config.draft_vocab_size})"
 
 
-def open_draft(source: str | os.PathLike[str] | Draft) -> Draft:
+DraftSource: TypeAlias = str | os.PathLike[str] | Draft
+"""A folder or a weight file of a draft, or an open one."""
+
+
+def open_draft(source: DraftSource) -> Draft:
     """The draft in folder ``source`` (``config.json`` beside safetensors, sharded or not, or ``.bin``), or in one weight file; an open
     one as it is.
 

@@ -89,7 +89,7 @@ def _bad_length(prefix: bytes, length: int, size: int) -> str:
     if len(prefix) < 8:
         return f"is cut off: {size} bytes, not even a whole header length"
     if length > MAX_HEADER_BYTES:
-        return f"says that its header is {length:,} bytes long; this is no safetensors file, or its first bytes are corrupt"
+        return f"says that its header is {length:,} bytes long; this is not a safetensors file, or its first bytes are corrupt"
     return f"is cut off inside the header: {length:,} bytes of header are promised, {size - 8:,} are there"
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -120,7 +120,7 @@ class Target:
     @cached_property
     def config_hash(self) -> str:
         """16 hex digits of the SHA-256 of the canonical config."""
-        return hashlib.sha256(json.dumps(self.config, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
+        return digest(self.config)
 
     def _find(self, stem: str, prefixes: tuple[str, ...] = PREFIXES) -> Tensor:
         for prefix in prefixes:
@@ -157,7 +157,11 @@ class Target:
         return f"Target({self.name!r}, {self.n_layers} blocks, H={self.hidden_size}, vocabulary {self.vocab_size})"
 
 
-def open_target(source: str | os.PathLike[str] | Target) -> Target:
+TargetSource: TypeAlias = str | os.PathLike[str] | Target
+"""The folder of a target, or an open one."""
+
+
+def open_target(source: TargetSource) -> Target:
     """The target in folder ``source``; an open one as it is. Only headers are read until a tensor is asked for.
 
     Raises
@@ -169,6 +173,11 @@ def open_target(source: str | os.PathLike[str] | Target) -> Target:
     path = existing(source, "a target (a folder with config.json and weights)")
     raw = read_json((path if kind(path) == "folder" else path.parent) / "config.json")
     return Target(str(path), raw, TensorFiles.open(path))
+
+
+def digest(config: object) -> str:
+    """16 hex digits of the SHA-256 of a config written canonically: what tells two targets apart."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:16]
 
 
 def _ids(value: object) -> tuple[int, ...]:

@@ -35,6 +35,15 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
+def dtype_name(of: torch.Tensor | torch.dtype) -> str:
+    """torch's word for a dtype, without the prefix.
+
+    >>> dtype_name(torch.zeros(1, dtype=torch.bfloat16))
+    'bfloat16'
+    """
+    return str(of.dtype if isinstance(of, torch.Tensor) else of).removeprefix("torch.")
+
+
 class Tensors(Mapping[str, torch.Tensor]):
     """A mapping of tensors that can say their shapes without reading them."""
 
@@ -92,7 +101,7 @@ class MemoryTensors(Tensors):
         if name not in self._own and self._base is not None and name in self._names:
             return self._base.info(self._names[name])
         tensor = self[name]
-        return TensorInfo(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), self._where)
+        return TensorInfo(tuple(tensor.shape), dtype_name(tensor), self._where)
 
 
 class TensorFiles(Tensors):
@@ -195,7 +204,7 @@ def _open(path: Path) -> safefile.SafeFile | pickled.PickledFile:
         return pickled.PickledFile(path)
     if path.suffix == ".gguf" or head.startswith(b"GGUF"):
         raise UnreadableFile("is a GGUF file, which EAGLE-3 drafts do not come in", where=path, hint="use the safetensors checkpoint")
-    raise UnreadableFile("is no weight file: expected safetensors, or .bin/.pt written by torch.save", where=path)
+    raise UnreadableFile("is not a weight file: expected safetensors, or .bin/.pt written by torch.save", where=path)
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
@@ -245,4 +254,4 @@ def _check_count(folder: Path, names: list[str]) -> None:
                 raise MissingPart(message, where=folder, hint="download the others")
 
 
-__all__ = ["MemoryTensors", "MissingTensor", "TensorFiles", "TensorInfo", "Tensors"]
+__all__ = ["MemoryTensors", "MissingTensor", "TensorFiles", "TensorInfo", "Tensors", "dtype_name"]

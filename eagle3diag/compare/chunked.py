@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from eagle3diag.checkpoints.files import read_json
+from eagle3diag.files import read_json
 from eagle3diag.compare.partial import Partial, join, read, write
 from eagle3diag.errors import BadArgument, InputError, UnreadableFile
 from eagle3diag.findings import write_atomically

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor
 
-from eagle3diag.checkpoints import Target, open_target
+from eagle3diag.checkpoints import TargetSource, open_target
 
 # model_type of every family whose RMS norm multiplies by (1 + weight): read off the modelling files of Transformers 5.24.0
 _UNIT_OFFSET = (
@@ -32,7 +31,6 @@ def final_norm_gain(target: object) -> Tensor:
     """The gain [H] of the final norm, float32, of a target (anything :func:`eagle3diag.open_target` takes) or given as a tensor."""
     if isinstance(target, Tensor):
         return target.detach().flatten().float()
-    opened = open_target(cast("str | Target", target))
-    text = opened.config.get("text_config") or opened.config
+    opened = open_target(cast(TargetSource, target))
     weight = opened.final_norm().float()
-    return weight + torch.ones_like(weight) if text.get("model_type") in _UNIT_OFFSET else weight
+    return weight + 1 if opened.text_config.get("model_type") in _UNIT_OFFSET else weight

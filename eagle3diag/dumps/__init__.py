@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eagle3diag.checkpoints import Target, open_target
+from eagle3diag.checkpoints import TargetSource, open_target
 from eagle3diag.dumps.formats import read_foreign
 from eagle3diag.dumps.formats.base import Asked
 from eagle3diag.dumps.native import FORMAT, MANIFEST, DumpWriter, read_native
 from eagle3diag.dumps.places import Place, RemotePlace, is_url
-from eagle3diag.dumps.records import SIDES, HiddenStates, Record, TargetIdentity
+from eagle3diag.dumps.records import SIDES, DumpSource, HiddenStates, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, InputError
 from eagle3diag.files import existing
 
@@ -20,12 +20,12 @@ __all__ = ["DumpWriter", "HiddenStates", "Record", "TargetIdentity", "open_dump"
 
 
 def open_dump(
-    source: str | os.PathLike[str] | HiddenStates,
+    source: DumpSource,
     *,
     mapping: Mapping[str, Any] | None = None,
     boundaries: Sequence[int] | None = None,
     side: str | None = None,
-    target: object = None,
+    target: TargetSource | TargetIdentity | None = None,
 ) -> HiddenStates:
     """The dump at ``source``: a folder, a file, or a URL that fsspec knows; an open one is returned as it is. Tensors stay on disk.
 
@@ -100,8 +100,8 @@ def _side(given: str | None) -> str | None:
     return given
 
 
-def _identity(target: object) -> TargetIdentity | None:
+def _identity(target: TargetSource | TargetIdentity | None) -> TargetIdentity | None:
     if target is None or isinstance(target, TargetIdentity):
         return target
-    opened = target if isinstance(target, Target) else open_target(target)  # type: ignore[arg-type]
+    opened = open_target(target)
     return TargetIdentity(opened.name, opened.config_hash, opened.dtype or "", opened.n_layers, opened.hidden_size)

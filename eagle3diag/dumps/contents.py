@@ -55,7 +55,7 @@ def read_contents(path: Path) -> Any:
         return pickled.load(path)
     if path.suffix == ".safetensors":
         return TensorFiles.open(path)  # which says what is wrong with it
-    raise UnreadableFile(f"is no file of tensors; {_KNOWN}", where=path, hint=_AGAIN)
+    raise UnreadableFile(f"is not a file of tensors; {_KNOWN}", where=path, hint=_AGAIN)
 
 
 def _unzipped(path: Path) -> Any:
@@ -70,7 +70,7 @@ def _unzipped(path: Path) -> Any:
         return _json(data, path)
     if data.startswith((b"PK", b"\x80")):
         return pickled.load(path, data)
-    raise UnreadableFile(f"is no file of tensors inside its gzip; {_KNOWN}", where=path, hint=_AGAIN)
+    raise UnreadableFile(f"is not a file of tensors inside its gzip; {_KNOWN}", where=path, hint=_AGAIN)
 
 
 def _json(data: bytes, path: Path) -> Any:

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.errors import BadArgument
 
 #: Parts with one number per token, and parts with one row per token. ``boundary.{b}`` is of the second kind.
 PER_TOKEN = ("input_ids", "positions", "loss_mask")
 PER_ROW = ("features", "final", "last")
+BOUNDARY = "boundary."
 
 
 def checked_parts(name: object, prompt_length: object, *, states: Mapping[int, Any] | None = None, **given: Any) -> dict[str, Tensor]:
@@ -37,10 +39,10 @@ def checked_parts(name: object, prompt_length: object, *, states: Mapping[int, A
     if given.get("input_ids") is None:
         raise BadArgument("has no input_ids", where=where)
     parts = {n: torch.as_tensor(t).detach() for n, t in given.items() if t is not None}
-    parts |= {f"boundary.{b}": torch.as_tensor(t).detach() for b, t in (states or {}).items()}
+    parts |= {f"{BOUNDARY}{b}": torch.as_tensor(t).detach() for b, t in (states or {}).items()}
     tokens = parts["input_ids"].numel()
     for part, tensor in parts.items():
-        problem = misfit(part, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tokens)
+        problem = misfit(part, tuple(tensor.shape), dtype_name(tensor), tokens)
         if problem:
             raise BadArgument(problem, where=where, hint="one row per token, in the order of input_ids")
     # Not bounded by the tokens: behind a prefix cache the record holds only the tail of its prompt.
@@ -70,4 +72,4 @@ def stored_boundaries(parts: Iterable[str]) -> tuple[int, ...]:
     >>> stored_boundaries(["final", "boundary.15", "boundary.2"])
     (2, 15)
     """
-    return tuple(sorted(int(p.removeprefix("boundary.")) for p in parts if p.startswith("boundary.")))
+    return tuple(sorted(int(p.removeprefix(BOUNDARY)) for p in parts if p.startswith(BOUNDARY)))

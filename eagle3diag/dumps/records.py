@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -43,7 +44,8 @@ class Record:
     declared: tuple[int, ...]
     part: Part
 
-    def _need(self, name: str) -> Tensor:
+    def need(self, name: str) -> Tensor:
+        """One part by its name; raises :class:`~eagle3diag.errors.MissingPart` when it was not stored."""
         tensor = self.part(name)
         if tensor is None:
             raise MissingPart(
@@ -54,7 +56,7 @@ class Record:
     @property
     def input_ids(self) -> Tensor:
         """Token ids [T], int64, not shifted."""
-        return self._need("input_ids").long()
+        return self.need("input_ids").long()
 
     @property
     def positions(self) -> Tensor | None:
@@ -79,7 +81,7 @@ class Record:
 
     def state(self, boundary: int) -> Tensor:
         """The residual stream after ``boundary`` blocks [T, H]. Raises :class:`~eagle3diag.errors.MissingPart` if not stored."""
-        return self._need(f"boundary.{boundary}")
+        return self.need(f"boundary.{boundary}")
 
     @property
     def features(self) -> Tensor:
@@ -198,6 +200,11 @@ class HiddenStates(Sequence[Record]):
             chosen.append(number)
         return replace(self, records=LazyRecords([self.names[i] for i in chosen], lambda i: self.records[chosen[i]]))
 
+    @property
+    def name(self) -> str:
+        """The last part of its path: enough to tell dumps apart, and no path of anybody's machine."""
+        return self.path.rstrip("/").rpartition("/")[2] if self.path else f"{self.side} in memory"
+
     def declare(self, boundaries: Sequence[int]) -> HiddenStates:
         """The same dump with these aux boundaries declared, in this order, whatever it declared before."""
         declared = tuple(boundaries)
@@ -219,6 +226,10 @@ class HiddenStates(Sequence[Record]):
         # counting the tokens of a folder of files would open every one of them
         tokens = "" if isinstance(self.records, LazyRecords) else f", {sum(r.tokens for r in self.records)} tokens"
         return f"HiddenStates({self.side}, {len(self)} records{tokens}, boundaries {list(self.boundaries)}, {self.engine})"
+
+
+DumpSource: TypeAlias = str | os.PathLike[str] | HiddenStates
+"""The path or URL of a dump, or an open one."""
 
 
 def _in_memory(index: int, record: Mapping[str, Any], declared: tuple[int, ...]) -> Record:

@@ -26,7 +26,7 @@ class Version:
     def parse(cls, text: str) -> Version:
         match = re.match(r"\s*v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)(?:\.?post(\d{1,9})|\.?(rc|a|b|dev)\d*)?", text, re.ASCII)
         if match is None:
-            raise BadArgument(f"{text!r:.80} is no version", hint="write it like 0.5.23")
+            raise BadArgument(f"{text!r:.80} is not a version", hint="write it like 0.5.23")
         return cls(tuple(int(n) for n in match[1].split(".")), -1 if match[3] else int(match[2] or 0))
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eagle3diag.audit import Audit
-from eagle3diag.audit.facts import Facts, TargetFacts
+from eagle3diag.audit.facts import Facts
 from eagle3diag.findings import Evidence, Finding, Severity
 
 #: Fields without which a scaling cannot be computed. Source: Transformers 5.24, ``modeling_rope_utils.py``.
@@ -40,7 +40,8 @@ def _bases(facts: Facts) -> dict[str, float]:
 def two_bases(audit: Audit) -> Finding | None:
     """C5: places of one config that name different RoPE bases; engines and their versions read different ones."""
     facts = audit.facts
-    if facts is None or len(set((bases := _bases(facts)).values())) < 2:
+    bases = _bases(facts)
+    if len(set(bases.values())) < 2:
         return None
     return Finding(
         "C5",
@@ -60,7 +61,7 @@ def two_bases(audit: Audit) -> Finding | None:
 def unfinished_scaling(audit: Audit) -> Finding | None:
     """C5: a scaling without a number that it is computed from; engines fall back to numbers of their own."""
     facts = audit.facts
-    if facts is None or facts.config.rope_scaling is None:
+    if facts.config.rope_scaling is None:
         return None
     scaling = facts.config.rope_scaling
     kind = str(scaling["rope_type"])
@@ -83,8 +84,8 @@ def unfinished_scaling(audit: Audit) -> Finding | None:
 
 def other_rotation(audit: Audit) -> Finding | None:
     """C5: another base or scaling than the target's."""
-    facts, target = _both(audit)
-    if facts is None or target is None:
+    facts, target = audit.facts, audit.facts.target
+    if target is None:
         return None
     c = facts.config
     kinds = tuple(str(s["rope_type"]) if s else "default" for s in (c.rope_scaling, target.rope_scaling))
@@ -113,8 +114,8 @@ def other_rotation(audit: Audit) -> Finding | None:
 
 def positions(audit: Audit) -> Finding | None:
     """C6: a draft that knows fewer positions than its target."""
-    facts, target = _both(audit)
-    if facts is None or target is None or not target.max_position_embeddings:
+    facts, target = audit.facts, audit.facts.target
+    if target is None or not target.max_position_embeddings:
         return None
     own = facts.config.max_position_embeddings
     if own is None or own >= target.max_position_embeddings:
@@ -132,7 +133,7 @@ def positions(audit: Audit) -> Finding | None:
 def window(audit: Audit) -> Finding | None:
     """C6: layers trained with a sliding window, under an engine whose draft class has none. Source: SGLang 0.5.23 ``llama_eagle3.py``."""
     facts = audit.facts
-    if facts is None or facts.config.sliding_window is None or audit.engine != "sglang":
+    if facts.config.sliding_window is None or audit.engine != "sglang":
         return None
     return Finding(
         "C6",
@@ -148,8 +149,8 @@ def window(audit: Audit) -> Finding | None:
 
 def dtype(audit: Audit) -> Finding | None:
     """C7: another dtype than the target's. SGLang takes float16 for a config without one, or with float32 (``model_config.py``, 0.5.23)."""
-    facts, target = _both(audit)
-    if facts is None or target is None or target.dtype is None:
+    facts, target = audit.facts, audit.facts.target
+    if target is None or target.dtype is None:
         return None
     said = facts.config.dtype
     fallback = audit.engine == "sglang" and said in (None, "float32")
@@ -170,8 +171,8 @@ def dtype(audit: Audit) -> Finding | None:
 
 def epsilon(audit: Audit) -> Finding | None:
     """C4: another epsilon in the norms than the target's; small beside any real state, so a note."""
-    facts, target = _both(audit)
-    if facts is None or target is None or abs(facts.config.rms_norm_eps / target.rms_norm_eps - 1) < 0.01:  # float32 prints of one number
+    facts, target = audit.facts, audit.facts.target
+    if target is None or abs(facts.config.rms_norm_eps / target.rms_norm_eps - 1) < 0.01:  # float32 prints of one number
         return None
     return Finding(
         "C4",
@@ -180,10 +181,6 @@ def epsilon(audit: Audit) -> Finding | None:
         "Either is right if it was trained so; the difference shows only where states are tiny.",
         (Evidence("rms_norm_eps", facts.config.rms_norm_eps, f"{target.rms_norm_eps:g}, or as trained", "config"),),
     )
-
-
-def _both(audit: Audit) -> tuple[Facts | None, TargetFacts | None]:
-    return audit.facts, audit.facts.target if audit.facts is not None else None
 
 
 GENERAL = (two_bases, unfinished_scaling, other_rotation, positions, window, dtype, epsilon)

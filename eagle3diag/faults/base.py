@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eagle3diag.audit import Audit
@@ -21,6 +21,15 @@ IN_DUMPS = (("train", "live"),)
 def no_changes(case: Case) -> Iterator[Change]:
     """Of a fault that no replay shows."""
     yield from ()
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first four, and how many more.
+
+    >>> some_of(["a", "b"]), some_of("abcdef")
+    ('a, b', 'a, b, c, d and 2 more')
+    """
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eagle3diag.faults.base import some_of
 from eagle3diag.faults.verdict import format_of, span
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.weights import Against, Change, WeightReport
+from eagle3diag.weights import Against, TensorChange, WeightReport
 
 ROUNDED = 0.9999
 """Share of entries that agree after rounding to the coarser dtype: a conversion leaves all; a training step a third at most in bfloat16."""
@@ -35,7 +36,7 @@ def changed(report: WeightReport) -> Iterator[Finding]:
         yield _how_far(against, moved)
 
 
-def _same(c: Change) -> bool:
+def _same(c: TensorChange) -> bool:
     """Nothing but a change of dtype."""
     return c.equal_rounded >= ROUNDED and (c.dtypes[0] != c.dtypes[1] or c.relative_change == 0)
 
@@ -55,7 +56,7 @@ def _map(a: Against) -> Iterator[Finding]:
     )
 
 
-def _converted(a: Against, same: list[Change]) -> Finding:
+def _converted(a: Against, same: list[TensorChange]) -> Finding:
     dtypes = sorted({f"{c.dtypes[1]} to {c.dtypes[0]}" for c in same if c.dtypes[0] != c.dtypes[1]})
     what = f"only the dtype differs ({', '.join(dtypes)})" if dtypes else "every tensor is the same, entry by entry"
     return Finding(
@@ -69,7 +70,7 @@ def _converted(a: Against, same: list[Change]) -> Finding:
     )
 
 
-def _frozen(a: Against, frozen: list[Change], moved: list[Change]) -> Iterator[Finding]:
+def _frozen(a: Against, frozen: list[TensorChange], moved: list[TensorChange]) -> Iterator[Finding]:
     head = [c for c in frozen if c.tensor == "lm_head.weight"]
     rest = [c for c in frozen if c.tensor != "lm_head.weight"]
     if rest:
@@ -93,7 +94,7 @@ def _frozen(a: Against, frozen: list[Change], moved: list[Change]) -> Iterator[F
         )
 
 
-def _frozen_norms(a: Against, frozen: list[Change]) -> Iterator[Finding]:
+def _frozen_norms(a: Against, frozen: list[TensorChange]) -> Iterator[Finding]:
     if frozen:
         yield Finding(
             "K9",
@@ -119,7 +120,7 @@ def _moved_embedding(a: Against) -> Iterator[Finding]:
             )
 
 
-def _scaled(a: Against, moved: list[Change]) -> Iterator[Finding]:
+def _scaled(a: Against, moved: list[TensorChange]) -> Iterator[Finding]:
     scaled = [c for c in moved if c.off_scale < OFF_SCALE <= c.relative_change]
     if scaled:
         yield Finding(
@@ -133,7 +134,7 @@ def _scaled(a: Against, moved: list[Change]) -> Iterator[Finding]:
         )
 
 
-def _quantised(a: Against, moved: list[Change]) -> Iterator[Finding]:
+def _quantised(a: Against, moved: list[TensorChange]) -> Iterator[Finding]:
     found = [(c, name) for c in moved if (name := format_of(c.grids[0])) is not None and format_of(c.grids[1]) is None]
     if found:
         yield Finding(
@@ -148,7 +149,7 @@ def _quantised(a: Against, moved: list[Change]) -> Iterator[Finding]:
         )
 
 
-def _how_far(a: Against, moved: list[Change]) -> Finding:
+def _how_far(a: Against, moved: list[TensorChange]) -> Finding:
     matrices = sorted((c for c in moved if len(c.shapes[0]) > 1), key=lambda c: -c.relative_change) or moved
     return Finding(
         "K9",
@@ -168,10 +169,10 @@ def _how_far(a: Against, moved: list[Change]) -> Finding:
     )
 
 
-def _others(moved: list[Change]) -> str:
+def _others(moved: list[TensorChange]) -> str:
     middle = sorted(c.relative_change for c in moved)[len(moved) // 2] if moved else 0.0
     return f"the others moved by {middle:.2g}"
 
 
-def _listed(found: list[Change]) -> str:
-    return ", ".join(c.tensor for c in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+def _listed(found: list[TensorChange]) -> str:
+    return some_of([c.tensor for c in found])

@@ -181,7 +181,7 @@ def _compared(like: RowsCheck, expected: str) -> tuple[Evidence, ...]:
 def tied_by_mistake(audit: Audit) -> Finding | None:
     """FM-10: ``tie_word_embeddings`` true, as small targets have it, in a draft that has a head of its own or a smaller vocabulary."""
     facts = audit.facts
-    if facts is None or not audit.tie_word_embeddings or ("lm_head.weight" not in facts and not reduced(audit)):
+    if not audit.tie_word_embeddings or ("lm_head.weight" not in facts and not reduced(audit)):
         return None
     return Finding(
         "FM-10",

@@ -158,10 +158,6 @@ def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     )
 
 
-def _in(version: Version, since: str, until: str) -> bool:
-    return Version.parse(since) <= version < Version.parse(until)
-
-
 def _long_context(case: Case) -> Finding | None:
     """FM-54: served beyond the draft's positions, which SGLang allows only when told to."""
     launch = case.launch

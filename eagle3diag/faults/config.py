@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 
 from eagle3diag.audit import Audit
 from eagle3diag.audit.facts import Facts
-from eagle3diag.case import Case
 from eagle3diag.checkpoints.names import SCALES
 from eagle3diag.checkpoints.recognise import speculators_since
 from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.replay import Change
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 _AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
@@ -24,8 +20,6 @@ _AUDIT = "`eagle3diag audit` must stay silent about it; then measure again, sinc
 def unapplied_norm(audit: Audit) -> Finding | None:
     """FM-20: a norm in the file that no flag names where engines look for it, or that the engine has no parameter for."""
     facts = audit.facts
-    if facts is None:
-        return None
     c = facts.config
     flagged = {"input_norm": c.norm_before_fc, "fc_norm": c.fc_norm}
     unnamed = [n for n in facts.tensors if _AUX_NORM.fullmatch(n) and not flagged[n.split(".")[0]]]
@@ -59,8 +53,6 @@ def _dropped(audit: Audit) -> list[str]:
 def promised_norm(audit: Audit) -> Finding | None:
     """K10: a flag whose norm is not in the file."""
     facts = audit.facts
-    if facts is None:
-        return None
     c = facts.config
     wanted = (["input_norm.weight"] if c.norm_before_fc else []) + ([f"fc_norm.{i}.weight" for i in range(c.n_aux)] if c.fc_norm else [])
     missing = [n for n in wanted if n not in facts]
@@ -81,8 +73,6 @@ def promised_norm(audit: Audit) -> Finding | None:
 def lost_bias(audit: Audit) -> Finding | None:
     """FM-26: biases in the file that are not built; those that a class makes up are the engine's. Zero biases change nothing."""
     facts = audit.facts
-    if facts is None:
-        return None
     there = [n for n in facts.tensors if n.endswith(".bias") and re.match(r"fc\.|layers\.\d+\.(self_attn|mlp)\.", n) and not facts.zero(n)]
     dropped = set(_dropped(audit))
     lost = [n for n in there if n in dropped or (".self_attn." in n and not facts.config.attention_bias)]
@@ -104,7 +94,7 @@ def lost_bias(audit: Audit) -> Finding | None:
 def inherited_quantisation(audit: Audit) -> Finding | None:
     """FM-23: the config names a quantisation, and every weight in the file is a plain float without a scale."""
     facts = audit.facts
-    if facts is None or facts.config.quantization is None or _quantised(facts):
+    if facts.config.quantization is None or _quantised(facts):
         return None
     return Finding(
         "FM-23",
@@ -131,8 +121,6 @@ def _quantised(facts: Facts) -> bool:
 def codes_without_scale(audit: Audit) -> Finding | None:
     """FM-78, the part that headers tell: weights in a narrow dtype without a scale of their own, or without a config that says how to read them."""
     facts = audit.facts
-    if facts is None:
-        return None
     narrow = [n for n, t in facts.tensors.items() if n.endswith(".weight") and t.dtype not in FLOATS]
     scaled = {n.rpartition(".")[0] for n in facts.tensors if SCALES.search(n)}
     bare = [n for n in narrow if n.removesuffix(".weight") not in scaled]
@@ -156,7 +144,7 @@ def codes_without_scale(audit: Audit) -> Finding | None:
 
 def rotated_target(audit: Audit) -> Finding | None:
     """C7: a target whose quantisation turns the residual stream (FM-38, the part that a config tells)."""
-    target = audit.facts.target if audit.facts else None
+    target = audit.facts.target
     if target is None or target.rotated is None:
         return None
     return Finding(
@@ -177,7 +165,7 @@ def rotated_target(audit: Audit) -> Finding | None:
 def aux_ids(audit: Audit) -> Finding | None:
     """C2: aux boundaries that do not exist, come twice, or are the embedding. Another order than ascending is FM-33's."""
     ids, facts = audit.aux_boundaries, audit.facts
-    if not ids or facts is None:
+    if not ids:
         return None
     n = facts.target.n_layers if facts.target else None
     evidence = []
@@ -205,7 +193,7 @@ def aux_ids(audit: Audit) -> Finding | None:
 def old_offset(audit: Audit) -> Finding | None:
     """C3: speculators up to 0.4 trained one layer deeper than engines serve by default, and wrote no ids. Reference: A2.3; inferred."""
     facts = audit.facts
-    if facts is None or facts.config.trainer != "speculators" or audit.aux_boundaries is not None:
+    if facts.config.trainer != "speculators" or audit.aux_boundaries is not None:
         return None
     # Converted EAGLE drafts have no ids either and are right with the default; the trainer always set norm_before_residual.
     if facts.config.raw.get("norm_before_residual") is not True or speculators_since(facts.config.raw) not in ("0.3", "0.4"):
@@ -220,13 +208,8 @@ def old_offset(audit: Audit) -> Finding | None:
     )
 
 
-def _norm_before_fc_lost(case: Case) -> Iterator[Change]:
-    if case.net is not None and case.net.norm_before_fc:  # not for an fc_norm
-        yield Change("FM-20", "the norm before fc not applied", net=lambda net: replace(net, norm_before_fc=False))
-
-
 FAULTS = (
-    in_files("FM-20", "a norm in the checkpoint not applied", unapplied_norm, _norm_before_fc_lost),
+    in_files("FM-20", "a norm in the checkpoint not applied", unapplied_norm),
     in_files("FM-23", "quantisation inherited from the target", inherited_quantisation),
     in_files("FM-26", "biases not built, or not there", lost_bias),
     in_files("FM-78", "quantised weights without their scales", codes_without_scale),

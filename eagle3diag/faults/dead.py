@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eagle3diag.faults.base import some_of
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.weights import TensorWeights, WeightReport
 
@@ -16,6 +17,13 @@ WEAK_BLOCK = 0.10
 
 def broken(report: WeightReport) -> Iterator[Finding]:
     """Not finite, empty, zero, constant, or with rows and columns of zeros."""
+    yield from _nonfinite(report)
+    yield from _zero(report)
+    yield from _constant(report)
+    yield from _zero_rows(report)
+
+
+def _nonfinite(report: WeightReport) -> Iterator[Finding]:
     nonfinite = [t for t in report.tensors if t.nonfinite]
     if nonfinite:
         yield Finding(
@@ -27,8 +35,11 @@ def broken(report: WeightReport) -> Iterator[Finding]:
             "Export again from the last checkpoint whose loss was finite; look for an overflow in a float16 conversion.",
             "weights() counts 0 non-finite entries.",
         )
+
+
+def _zero(report: WeightReport) -> Iterator[Finding]:
     empty = [t for t in report.tensors if t.size == 0]
-    zero = [t for t in report.tensors if t.size and t.zeros == t.size]
+    zero = [t for t in report.tensors if _all_zero(t)]
     matrices = [t for t in zero if len(t.shape) >= 2]
     norms = [t for t in zero if len(t.shape) < 2 and "norm" in t.name]
     if lost := [*empty, *matrices]:
@@ -51,6 +62,9 @@ def broken(report: WeightReport) -> Iterator[Finding]:
             "Check the architecture in the config; export again when it is not a 1 + weight one.",
             "replay with the exported norms.",
         )
+
+
+def _constant(report: WeightReport) -> Iterator[Finding]:
     constant = [t for t in report.tensors if t.constant and t.zeros != t.size and len(t.shape) >= 2]
     if constant:
         yield Finding(
@@ -62,8 +76,11 @@ def broken(report: WeightReport) -> Iterator[Finding]:
             "Export again from the trained model.",
             "weights() reports no constant matrix.",
         )
+
+
+def _zero_rows(report: WeightReport) -> Iterator[Finding]:
     for t in report.tensors:
-        if t in zero or len(t.shape) < 2 or t.size == 0:
+        if _all_zero(t) or len(t.shape) < 2 or t.size == 0:
             continue
         columns = t.size // t.shape[0]
         lost_blocks = sum(b.frobenius == 0 for b in t.blocks)  # these have their own finding
@@ -83,6 +100,10 @@ def broken(report: WeightReport) -> Iterator[Finding]:
             "" if embedding else "Compare this tensor with the trainer's own copy; gather shards before saving.",
             "" if embedding else "weights() counts no zero rows or columns; then replay.",
         )
+
+
+def _all_zero(t: TensorWeights) -> bool:
+    return t.size > 0 and t.zeros == t.size
 
 
 def weak_blocks(report: WeightReport) -> Iterator[Finding]:
@@ -110,6 +131,4 @@ def weak_blocks(report: WeightReport) -> Iterator[Finding]:
 
 
 def names_of(tensors: list[TensorWeights]) -> str:
-    """The first four, and how many more."""
-    names = [t.name for t in tensors]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return some_of([t.name for t in tensors])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.weights import Hypothesis, Reading, WeightReport
+from eagle3diag.weights import FcReading, Feeding, WeightReport
 
 SURE = 4.0
 """Standard errors over the sequences by which one way of feeding fc must beat another. On the sample draft's training dump the trained order
@@ -50,18 +50,18 @@ def _z(drop: float | None, error: float | None) -> float | None:
     return drop / max(error, 1e-12)
 
 
-def _beats(h: Hypothesis) -> bool:
+def _beats(h: Feeding) -> bool:
     """Better in fc by SURE, and not worse behind it."""
     front, behind = _z(h.gain_drop, h.gain_drop_error), _z(h.behind_drop, h.behind_drop_error)
     return front is not None and front < -SURE and (behind is None or behind < SURE)
 
 
-def _loses(h: Hypothesis) -> bool:
+def _loses(h: Feeding) -> bool:
     """Worse by SURE in fc or behind it."""
     return any(z is not None and z > SURE for z in (_z(h.gain_drop, h.gain_drop_error), _z(h.behind_drop, h.behind_drop_error)))
 
 
-def _expected(r: Reading, best: Hypothesis) -> Finding:
+def _expected(r: FcReading, best: Feeding) -> Finding:
     ordered = best.name.startswith("order")
     fault = "FM-33" if ordered else "FM-29" if best.name.startswith("boundaries") else "FM-20"
     title = (
@@ -83,7 +83,7 @@ def _expected(r: Reading, best: Hypothesis) -> Finding:
     )
 
 
-def _as_it_is(r: Reading) -> Finding:
+def _as_it_is(r: FcReading) -> Finding:
     lost = [h for h in r.hypotheses[1:] if _loses(h)]
     open_ones = [h.name for h in r.hypotheses[1:] if h not in lost]
     because = (
@@ -103,7 +103,7 @@ def _as_it_is(r: Reading) -> Finding:
     )
 
 
-def _numbers(r: Reading, other: Hypothesis) -> Iterator[Evidence]:
+def _numbers(r: FcReading, other: Feeding) -> Iterator[Evidence]:
     base = r.as_dumped
     yield Evidence("gain of fc, dump as it is", base.gain, "1 by chance", r.dump)
     yield Evidence(f"gain of fc, {other.name}", other.gain, None, r.dump)

@@ -10,9 +10,9 @@ from eagle3diag.findings import Evidence, Finding, Severity
 
 def other_kind(audit: Audit) -> Finding | None:
     """C1: no EAGLE-3 draft at all; what it is, and how it is served."""
-    if audit.facts is None or audit.facts.config.kind == "eagle3":
-        return None
     kind = audit.facts.config.kind
+    if kind == "eagle3":
+        return None
     return Finding(
         "C1",
         Severity.WARNING,
@@ -60,10 +60,8 @@ def lost_tensors(audit: Audit) -> Finding | None:
 
 def layer_count(audit: Audit) -> Finding | None:
     """K1: another number of layers in the config than in the file. A config copied from the target carries the target's."""
-    if audit.facts is None or not audit.facts.layers:
-        return None
     promised, held = audit.facts.config.num_layers, audit.facts.layers
-    if held == tuple(range(promised)):
+    if not held or held == tuple(range(promised)):
         return None
     fewer = len(held) < promised
     return Finding(
@@ -85,8 +83,6 @@ def layer_count(audit: Audit) -> Finding | None:
 
 def broken_small(audit: Audit) -> Finding | None:
     """K3 of norms and biases, which the audit reads: entries that are not finite, norms of zeros. Matrices are the weight report's."""
-    if audit.facts is None:
-        return None
     broken = [t for t in audit.facts.small if t.nonfinite]
     dead = [t for t in audit.facts.small if t.zero and t.canonical.endswith("norm.weight")]
     if not broken and not dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from eagle3diag.compare import DumpCheck, Reading
@@ -135,7 +136,7 @@ def unpredicted(c: DumpCheck) -> Finding | None:
 
 
 def _best(c: DumpCheck) -> Reading | None:
-    sound = [r for r in c.readings if r.agreement == r.agreement]
+    sound = [r for r in c.readings if not math.isnan(r.agreement)]
     return max(sound, key=lambda r: r.agreement, default=None)
 
 

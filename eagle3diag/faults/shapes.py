@@ -13,7 +13,7 @@ _SHAPES = "`eagle3diag audit` must list no shape."
 def fc_width(audit: Audit) -> Finding | None:
     """FM-17: the number of aux states that fc takes, that the config lists, and that an engine builds, must be one."""
     facts = audit.facts
-    if facts is None or "fc.weight" not in facts or len(facts.shape("fc.weight")) != 2:
+    if "fc.weight" not in facts or len(facts.shape("fc.weight")) != 2:
         return None
     c, width, ids = facts.config, facts.shape("fc.weight")[1], audit.aux_boundaries
     taken = width / audit.target_hidden_size
@@ -80,7 +80,7 @@ def _shard(s: ShapeCheck) -> int:
 def other_heads(audit: Audit) -> tuple[str, int] | None:
     """The one field of the config, with its value, that makes the first layer's projections fit: ``head_dim`` or ``num_key_value_heads``."""
     facts = audit.facts
-    if facts is None or facts.config.latent is not None:
+    if facts.config.latent is not None:
         return None
     c = facts.config
     q, k, o = (facts.shape(f"layers.0.self_attn.{name}_proj.weight") for name in "qko")
@@ -101,7 +101,7 @@ def _evidence(shapes: tuple[ShapeCheck, ...]) -> tuple[Evidence, ...]:
 def attention_geometry(audit: Audit) -> Finding | None:
     """FM-18: head width or number of key heads other than the config says, or than an engine assumes where it says nothing."""
     shapes, field = _by_cause(audit).get("FM-18", ()), other_heads(audit)
-    if not shapes or field is None or audit.facts is None:
+    if not shapes or field is None:
         return None
     name, value = field
     nested = "transformer_layer_config." if audit.facts.config.style == "speculators" else ""
@@ -155,7 +155,7 @@ def wrong_shapes(audit: Audit) -> Finding | None:
 def other_architecture(audit: Audit) -> Finding | None:
     """FM-27: a dense draft under the name of an MLA class, or the reverse."""
     facts = audit.facts
-    if facts is None or not facts.config.architecture or facts.config.style == "speculators":
+    if not facts.config.architecture or facts.config.style == "speculators":
         return None
     latent, named = facts.config.latent is not None, any(w in facts.config.architecture for w in ("Deepseek", "Kimi"))
     dense = any(name.endswith("self_attn.k_proj.weight") for name in facts.tensors)

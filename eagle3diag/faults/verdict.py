@@ -17,7 +17,7 @@ Z_LIMIT = 5.0
 """Largest |z| that chance is granted. A draft gives some forty z; below 5 chance keeps 40 of them together in all but 2 in 100,000."""
 
 EDGE_LIMIT = 5.0
-"""How far, in Tracy-Widom units, the largest singular value of noise may reach: beyond 5 chance goes once in some 80,000 matrices. The edge
+"""How far, in Tracy-Widom units, the largest singular value of noise may reach: beyond 5 chance goes once in some 44,000 matrices. The edge
 that is counted against (3.27) is passed once in 1000."""
 
 LAW_LIMIT = 2.8

@@ -204,7 +204,7 @@ def broken_ids(audit: Audit) -> Finding | None:
 
 def unsaid_ends(audit: Audit) -> Finding | None:
     """K8, the part that needs no corpus: tokens that end an answer or a turn and that the draft has no row for."""
-    target = audit.facts.target if audit.facts is not None else None
+    target = audit.facts.target
     m = audit.vocabulary
     if target is None or not target.unsaid or not target.ends_unsaid or m is None or _misread(m) or _unfilled(m) or m.in_range_offset < 1:
         return None
@@ -232,8 +232,6 @@ def unsaid_ends(audit: Audit) -> Finding | None:
 def padded_sizes(audit: Audit) -> Finding | None:
     """FM-16: two sizes of one vocabulary, apart by padding only."""
     facts = audit.facts
-    if facts is None:
-        return None
     pairs = [("the draft's vocab_size", audit.vocab_size, "its draft_vocab_size", audit.draft_vocab_size)]
     if facts.target is not None:
         pairs.append(("the target's vocab_size", facts.target.vocab_size, "the draft's", audit.vocab_size))

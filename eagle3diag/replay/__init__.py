@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
-from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
+from eagle3diag.checkpoints import DraftSource, Target, TargetSource, open_draft, open_target
 from eagle3diag.dumps import HiddenStates, open_dump
+from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
 from eagle3diag.replay.build import build
 from eagle3diag.replay.change import Change
@@ -25,10 +25,10 @@ __all__ = [
 
 
 def replay(
-    draft: str | os.PathLike[str] | Draft,
-    dump: str | os.PathLike[str] | HiddenStates,
+    draft: DraftSource,
+    dump: DumpSource,
     *,
-    target: str | os.PathLike[str] | Target | None = None,
+    target: TargetSource | None = None,
     steps: int = 4,
     topk: int = 1,
     num_draft_tokens: int | None = None,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import Draft, Target
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.engines import split_engine
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
 from eagle3diag.replay.architecture import attention_of, latent, rope_of, windows_of
@@ -59,9 +60,10 @@ def build(
     weights = {name: draft.weight(name) for name in _names(draft)}
     for name, tensor in (*weights.items(), ("lm_head.weight", head), ("embed_tokens.weight", embedding)):
         if tensor.dtype not in _PLAIN:
-            kind = str(tensor.dtype).removeprefix("torch.")
             raise BadArgument(
-                f"{name} is stored as {kind}: replay knows weights that are not quantised", where=draft.path, hint="dequantise a copy"
+                f"{name} is stored as {dtype_name(tensor)}: replay knows weights that are not quantised",
+                where=draft.path,
+                hint="dequantise a copy",
             )
     whole = sum(w.numel() for w in (*weights.values(), head)) * DTYPES[dtype].itemsize
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.progress import track
@@ -70,10 +70,10 @@ def run(
         _replay(net, items, loop, counts, sampling)
     return counts.result(
         draft=draft,
-        dump=os.path.basename(dump.path) if dump.path else f"{dump.side} in memory",
+        dump=dump.name,
         changes=tuple(c.name for c in changes),
         engine=engine,
-        dtype=str(net.dtype).removeprefix("torch."),
+        dtype=dtype_name(net.dtype),
         cost=cost,
         temperature=sampling.temperature if sampling else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 from eagle3diag.replay.sampling import Sampled
 from eagle3diag.replay.settings import Cost, SettingReplay
 
@@ -58,12 +58,6 @@ class Replay(Result):
     sampled: Sampled | None = None
     settings: tuple[SettingReplay, ...] = ()
     cost: Cost | None = None
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
 
     @property
     def best(self) -> SettingReplay | None:

@@ -48,7 +48,7 @@ class Setting:
         """
         parts = text.strip().split(":")
         if not 1 <= len(parts) <= 3 or not all(p.isdecimal() and len(p) < 6 for p in parts):
-            raise BadArgument(f"{text!r} is no setting", hint="write STEPS, STEPS:TOPK or STEPS:TOPK:SLOTS, such as 5:4:16")
+            raise BadArgument(f"{text!r} is not a setting", hint="write STEPS, STEPS:TOPK or STEPS:TOPK:SLOTS, such as 5:4:16")
         return cls.of(*map(int, parts))
 
 
@@ -78,7 +78,7 @@ class Cost:
         except ValueError:
             numbers = []
         if not 1 <= len(numbers) <= 2:
-            raise BadArgument(f"{text!r} is no cost", hint="write DRAFT or DRAFT,SLOT, such as 0.05,0.01")
+            raise BadArgument(f"{text!r} is not a cost", hint="write DRAFT or DRAFT,SLOT, such as 0.05,0.01")
         return cls(*numbers)
 
     def speedup(self, accept_length: float, setting: Setting) -> float:

@@ -175,7 +175,7 @@ def read_acceptance(source: object) -> Acceptance:
     if isinstance(source, Mapping) and isinstance(source.get("acceptance"), Mapping):
         source = source["acceptance"]  # a saved probe
     if not isinstance(source, Mapping):
-        raise BadArgument(f"{type(source).__name__} is no acceptance", hint="give an accept length, counts as JSON, or an Acceptance")
+        raise BadArgument(f"{type(source).__name__} is not an acceptance", hint="give an accept length, counts as JSON, or an Acceptance")
     if isinstance(source.get("internal_states"), Sequence):
         return _server_info(source)
     return _fields(source)

@@ -72,15 +72,15 @@ class Server:
             parts = urlsplit(url if "//" in url else f"http://{url}")
             port = parts.port
         except ValueError:
-            raise BadArgument("this is no URL", where="probe", hint=hint) from None
+            raise BadArgument("this is not a URL", where="probe", hint=hint) from None
         if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"[\x00-\x20\x7f]", url):
-            raise BadArgument("this is no http or https URL", where="probe", hint=hint)
+            raise BadArgument("this is not an http or https URL", where="probe", hint=hint)
         if parts.username or parts.password or parts.query or parts.fragment:
             raise BadArgument("the URL carries a name, a password or a query", where="probe", hint="give the key as api_key (--api-key)")
         if api_key is not None and not _KEY.fullmatch(api_key):
             raise BadArgument("the API key holds blanks, line ends or other characters that no header can carry", where="probe")
         if not 0 < timeout < 86400:
-            raise BadArgument(f"timeout {timeout:g} is no number of seconds", where="probe", hint="such as 30")
+            raise BadArgument(f"timeout {timeout:g} is not a usable number of seconds", where="probe", hint="such as 30")
         path = re.sub(r"/v1/?$", "", parts.path.rstrip("/"))
         return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), path, timeout, api_key)
 

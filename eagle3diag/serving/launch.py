@@ -157,7 +157,7 @@ def read_launch(source: object) -> Launch:
     if isinstance(source, Launch):
         return source
     if not isinstance(source, (str, os.PathLike)):
-        raise BadArgument(f"{type(source).__name__} is no launch command", hint="paste the command, or give the file that holds it")
+        raise BadArgument(f"{type(source).__name__} is not a launch command", hint="paste the command, or give the file that holds it")
     text, folder = str(source), Path()
     if "\n" not in text and _is_file(Path(text)):
         text, folder = read_text(Path(text), LARGEST, errors="replace"), Path(text).parent

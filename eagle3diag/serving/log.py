@@ -79,11 +79,6 @@ class LogSeries:
     rate_kind: str
     acceptance: Acceptance | None
 
-    @property
-    def aux_lines(self) -> tuple[str, ...]:
-        """Lines about aux layers, first of each kind."""
-        return tuple(note.text for note in self.notes if note.kind == "aux")
-
 
 @dataclass
 class _Reading:

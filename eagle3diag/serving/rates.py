@@ -86,5 +86,5 @@ def strict_from_biased(rate: float, slots: int) -> float:
 
 def _known(kind: str) -> Rate:
     if kind not in RATES:
-        raise BadArgument(f"{kind!r} is no kind of accept rate", hint=f"known: {', '.join(RATES)}")
+        raise BadArgument(f"{kind!r} is not a kind of accept rate", hint=f"known: {', '.join(RATES)}")
     return RATES[kind]

@@ -54,7 +54,7 @@ class _Yaml:
                 break
             match = _KEY.match(content)
             if here > indent or match is None or depth > 20:
-                raise self._error(number, "is no `key: value` line that is understood")
+                raise self._error(number, "is not a `key: value` line")
             self.at += 1
             key, value = match[1].strip("\"'").strip(), match[2]
             found[key] = self._value(value, number) if value else self._below(indent, depth)
@@ -84,7 +84,7 @@ class _Yaml:
             except (ValueError, RecursionError):
                 inside = text[1:-1]
                 if text[0] == "{" or text[-1] != "]" or any(sign in inside for sign in "[]{}"):
-                    raise self._error(number, "is no JSON") from None
+                    raise self._error(number, "is not JSON") from None
                 return [item.strip().strip("\"'") for item in inside.split(",") if item.strip()]
         return None if text in ("null", "~") else text
 

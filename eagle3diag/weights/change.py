@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.weights.grid import Grid, grid
 from eagle3diag.weights.opened import Opened
 from eagle3diag.weights.pairs import pair_sums
@@ -16,7 +17,7 @@ DIRECTIONS = 16
 
 
 @dataclass(frozen=True)
-class Change:
+class TensorChange:
     """One tensor here and there (``other``, the earlier or original checkpoint).
 
     Attributes
@@ -25,8 +26,8 @@ class Change:
     scale: the factor of ``other`` that fits best; ``off_scale``: what is left of ``relative_change`` after it.
     equal: share of entries that are the same number; ``equal_rounded``: the same after rounding both to the coarser of the two dtypes.
     max_change: largest absolute difference.
-    change_rank: stable rank of the difference, and ``change_top``, the share of its energy in its first direction: an update of few steps
-        has a few directions, rounding has none. None for vectors and when nothing changed.
+    change_rank: stable rank of the difference, its energy over that of its first direction: an update of few steps has a few directions,
+        rounding has none. None for vectors and when nothing changed.
     overlap: mean squared cosine between the 16 leading directions (of the shorter side) here and there, 16 / side by chance.
     grids: how the entries lie on a grid, here and there; see :class:`~eagle3diag.weights.grid.Grid`.
     shapes, dtypes: of here and there.
@@ -42,7 +43,6 @@ class Change:
     equal_rounded: float
     max_change: float
     change_rank: float | None = None
-    change_top: float | None = None
     overlap: float | None = None
     overlap_by_chance: float | None = None
     grids: tuple[Grid | None, Grid | None] = (None, None)
@@ -56,14 +56,14 @@ class Against:
     """
 
     other: str
-    changes: tuple[Change, ...]
+    changes: tuple[TensorChange, ...]
     only_here: tuple[str, ...]
     only_there: tuple[str, ...]
     reshaped: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
     map_changed: int | None
     map_size: int
 
-    def change(self, name: str) -> Change | None:
+    def change(self, name: str) -> TensorChange | None:
         """The change of the tensor of this canonical name; None when it is not in both."""
         return next((c for c in self.changes if c.tensor == name), None)
 
@@ -93,23 +93,23 @@ def changes(here: Opened, other: Opened) -> Against:
     )
 
 
-def change(name: str, a: Tensor, b: Tensor) -> Change:
+def change(name: str, a: Tensor, b: Tensor) -> TensorChange:
     """Measure ``a`` (here) against ``b`` (there), of one shape; entries that are not finite in either are left out, and without
     directions where there are any."""
     sums = pair_sums(a, b)
     moved = a.dim() == 2 and sums.dd > 0 and bool(a.isfinite().all()) and bool(b.isfinite().all())
-    rank = top = overlap = chance = None
+    rank = overlap = chance = None
     if moved and min(a.shape) > 1 and sums.bb > 0:
         first = float(krylov(wide(a.float() - b.float()), 8, 6).values.values[0]) ** 2
-        rank, top = sums.dd / first, first / sums.dd
+        rank = sums.dd / first
         k = min(DIRECTIONS, min(a.shape))
         side = 0 if a.shape[0] <= a.shape[1] else 2
         overlap = float((leading(a, k)[side].T @ leading(b, k)[side]).square().sum()) / k
         chance = k / min(a.shape)
-    return Change(
+    return TensorChange(
         tensor=name,
         shapes=(tuple(a.shape), tuple(b.shape)),
-        dtypes=(str(a.dtype).removeprefix("torch."), str(b.dtype).removeprefix("torch.")),
+        dtypes=(dtype_name(a), dtype_name(b)),
         relative_change=sums.relative,
         scale=sums.ab / sums.bb if sums.bb > 0 else math.nan,
         off_scale=math.sqrt(max(0.0, sums.aa - sums.ab**2 / sums.bb) / sums.bb) if sums.bb > 0 else math.nan,
@@ -117,7 +117,6 @@ def change(name: str, a: Tensor, b: Tensor) -> Change:
         equal_rounded=sums.equal_rounded,
         max_change=sums.largest,
         change_rank=rank,
-        change_top=top,
         overlap=overlap,
         overlap_by_chance=chance,
         grids=(grid(a), grid(b)) if moved else (None, None),

@@ -47,14 +47,21 @@ class Entries:
         return float((self.values.abs() * self.counts).sum()) / self.size if self.size else math.nan
 
     @cached_property
+    def _deviations(self) -> Tensor:
+        """Squares of the values' distances from the mean."""
+        return (self.values - float((self.values * self.counts).sum()) / max(self.size, 1)).square()
+
+    @cached_property
+    def variance(self) -> float:
+        """The population's, from distances to the mean: exact also where the mean is large beside them."""
+        return float((self._deviations * self.counts).sum()) / self.size if self.size else math.nan
+
+    @cached_property
     def kurtosis(self) -> float:
         """Fourth central moment over the squared variance, not in excess; NaN when nothing varies."""
-        if not self.size:
+        if not self.variance > 0:
             return math.nan
-        d = self.values - float((self.values * self.counts).sum()) / self.size
-        square = d.square()
-        second = float((square * self.counts).sum())
-        return float((square.square() * self.counts).sum()) * self.size / second**2 if second > 0 else math.nan
+        return float((self._deviations.square() * self.counts).sum()) / self.size / self.variance**2
 
     def beyond(self, bound: float) -> int:
         """How many have an absolute value above ``bound``."""

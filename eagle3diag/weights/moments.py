@@ -19,9 +19,12 @@ TILES = (6, 12)
 
 _SMALL = 1 << 16
 
+CANCELS = 1e-3
+"""Variance over squared mean under which the difference of two float32 sums has lost digits that the entries themselves still tell."""
+
 
 @dataclass(frozen=True)
-class Spread:
+class NormSpread:
     """Smallest, median and largest of a set of norms, and their coefficient of variation (population std / mean)."""
 
     min: float
@@ -34,7 +37,8 @@ class Spread:
 class Moments:
     """What one pass over a tensor yields. Non-finite entries are counted, and left out of everything else.
 
-    ``std`` is the population's (divided by ``size``), ``square`` the sum of squares. ``abs_mean`` and ``kurtosis`` (not in excess:
+    ``std`` is the population's (divided by ``size``; from the entries where all of them were counted, else from the sums), ``square`` the sum
+    of squares. ``abs_mean`` and ``kurtosis`` (not in excess:
     uniform 1.8, normal 3) are those of ``entries``, which are all entries or, of a large tensor, evenly spaced rows.
     Sums within a chunk are float64 for float32 and wider entries and for small tensors, else float32 (the square of a 16-bit entry is exact
     there). ``band_squares [B, C]`` are the column sums of squares of up to 6 bands of rows, ``column_sums [C]`` those of the entries;
@@ -131,7 +135,11 @@ def moments(tensor: Tensor) -> Moments:
     mean = float(total.column_sums.sum()) / n if n else nan
     # a sum of equal entries differs from n times the entry by rounding only; one of both signs by much more
     constant = n > 1 and not total.nonfinite and total.least == total.most and abs(mean) > (1 - 1e-6) * math.sqrt(total.most) - 1e-300
-    variance = 0.0 if constant else max(0.0, square / n - mean * mean) if n else nan
+    counted = entries(matrix)
+    variance = max(0.0, square / n - mean * mean) if n else nan
+    if counted.size == n or variance < CANCELS * mean * mean:
+        variance = counted.variance
+    variance = 0.0 if constant else variance
     column_squares = bands.sum(0)
     return Moments(
         size=tensor.numel(),
@@ -149,17 +157,17 @@ def moments(tensor: Tensor) -> Moments:
         column_norms=None if flat else column_squares.sqrt(),
         column_sums=None if flat else total.column_sums,
         band_squares=None if flat else bands,
-        entries=entries(matrix),
+        entries=counted,
     )
 
 
-def spread(norms: Tensor | None) -> Spread | None:
+def spread(norms: Tensor | None) -> NormSpread | None:
     """Summary of ``norms [n]``; None when there are none. The cv is NaN when every norm is zero."""
     if norms is None or norms.numel() == 0:
         return None
     mean = float(norms.mean())
     cv = float(norms.std(correction=0)) / mean if mean > 0 else math.nan
-    return Spread(float(norms.min()), float(norms.quantile(0.5)), float(norms.max()), cv)
+    return NormSpread(float(norms.min()), float(norms.quantile(0.5)), float(norms.max()), cv)
 
 
 def thin(values: Tensor | None, most: int) -> tuple[float, ...]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TypeAlias
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from eagle3diag.checkpoints import Draft
+from eagle3diag.checkpoints import Draft, DraftSource, open_draft
 
-Source: TypeAlias = Union["str | os.PathLike[str] | Draft | Mapping[str, Tensor]"]
+Source: TypeAlias = DraftSource | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +35,5 @@ def opened(source: Source) -> Opened:
     """
     if isinstance(source, Mapping):
         return Opened("tensors in memory", {name: name for name in source}, source, None)
-    from eagle3diag.checkpoints import open_draft
-
     draft = open_draft(source)
     return Opened(draft.name, draft.canonical(), draft.tensors, draft)

@@ -6,18 +6,15 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints import Target
 from eagle3diag.errors import MissingPart
 from eagle3diag.weights.opened import Opened
 from eagle3diag.weights.pairs import pair_sums
 from eagle3diag.weights.values import leading
-
-if TYPE_CHECKING:
-    from eagle3diag.checkpoints import Target
 
 SAMPLE_ROWS = 64
 DIRECTIONS, VOCABULARY_DIRECTIONS, VOCABULARY_ROWS = 16, 64, 8192

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eagle3diag.weights.laws import UNIFORM, nulls_for
+from eagle3diag.weights.laws import UNIFORM, Law, Null, nulls_for
 from eagle3diag.weights.nulls import NullDistance, implied_update
 from eagle3diag.weights.spectrum import noise_band
 
@@ -70,28 +70,11 @@ def from_moments(
     for null in nulls_for((rows, columns), fan_in=fan, initializer_range=initializer_range):
         if null.law is None:
             continue
-        error = null.std * math.sqrt((null.law.kurtosis - 1) / (4 * size))
-        out = abs(std - null.std) > half + sigmas * error
-        gap = z = None
-        if ratio is not None:
-            gap, step = ratio - null.law.first, math.sqrt(null.law.first_variance / size)
-            z = gap / step
-            out = out or abs(gap) > ratio_error + sigmas * step
+        errors = null.std * math.sqrt((null.law.kurtosis - 1) / (4 * size)), math.sqrt(null.law.first_variance / size)
+        distances.append(_distance(null, null.law, std, ratio, half, errors))
+        out = abs(std - null.std) > half + sigmas * errors[0]
+        out = out or (ratio is not None and abs(ratio - null.law.first) > ratio_error + sigmas * errors[1])
         (excluded if out else possible).append(null.name)
-        distances.append(
-            NullDistance(
-                name=null.name,
-                null_std=null.std,
-                std_ratio=std / null.std,
-                ratio_error=(half + error) / null.std,
-                z_std=(std - null.std) / error,
-                implied_update=implied_update(std / null.std),
-                abs_mean_gap=gap,
-                z_abs_mean=z,
-                bound=null.bound,
-                distance=math.hypot(math.log(std / null.std), math.log(ratio / null.law.first) if ratio is not None else 0.0),
-            )
-        )
     low, high, _ = noise_band(rows, columns, std)
     step = math.sqrt(UNIFORM.first_variance / size)
     return FromMoments(
@@ -112,4 +95,21 @@ def from_moments(
             f"whether entries lie beyond the default start's bound {1 / math.sqrt(fan):.6f}",
             "the mean: near zero for a fresh and for a trained projection alike",
         ),
+    )
+
+
+def _distance(null: Null, law: Law, std: float, ratio: float | None, half: float, errors: tuple[float, float]) -> NullDistance:
+    """Of printed figures, known to ``half`` a last digit; ``errors``: standard errors of the std and of ``abs_mean / std`` under the null."""
+    gap = None if ratio is None else ratio - law.first
+    return NullDistance(
+        name=null.name,
+        null_std=null.std,
+        std_ratio=std / null.std,
+        ratio_error=(half + errors[0]) / null.std,
+        z_std=(std - null.std) / errors[0],
+        implied_update=implied_update(std / null.std),
+        abs_mean_gap=gap,
+        z_abs_mean=None if gap is None else gap / errors[1],
+        bound=null.bound,
+        distance=math.hypot(math.log(std / null.std), math.log(ratio / law.first) if ratio is not None else 0.0),
     )

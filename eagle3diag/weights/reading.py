@@ -12,17 +12,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.errors import MismatchedInputs, MissingPart
 from eagle3diag.weights.opened import Opened
 from eagle3diag.weights.values import leading
-
-if TYPE_CHECKING:
-    from eagle3diag.dumps import HiddenStates, Record
 
 TOKENS = 1024
 """Evenly spaced tokens that are used; their number limits the precision less than that of the sequences they come from."""
@@ -57,7 +54,7 @@ class BlockReading:
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class Feeding:
     """One way of feeding fc, tested against the dump as it is.
 
     ``order[i]`` is the state of the dump that block ``i`` gets. ``gain`` is fc's; ``behind`` that of the attention projections for fc's normed
@@ -78,7 +75,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FcReading:
     """fc weighed by a dump of ``records`` sequences, of which ``tokens`` tokens were used (the first of each sequence never).
 
     ``order_gain[i][j]``: gain of block ``i`` of fc for state ``j`` of the dump; the state that a block was trained on stands out.
@@ -93,10 +90,10 @@ class Reading:
     blocks: tuple[BlockReading, ...]
     order_gain: tuple[tuple[float, ...], ...]
     chance_error: float
-    hypotheses: tuple[Hypothesis, ...]
+    hypotheses: tuple[Feeding, ...]
 
     @property
-    def as_dumped(self) -> Hypothesis:
+    def as_dumped(self) -> Feeding:
         return self.hypotheses[0]
 
 
@@ -124,7 +121,7 @@ class _Score:
     output: Tensor
 
 
-def reading(draft: Opened, dump: HiddenStates) -> Reading | None:
+def reading(draft: Opened, dump: HiddenStates) -> FcReading | None:
     """Weigh the draft's fc by ``dump``; None when the draft has no fc.
 
     Raises
@@ -145,8 +142,8 @@ def reading(draft: Opened, dump: HiddenStates) -> Reading | None:
     draws = _draws(int(units.max()) + 1)
     orders = _order_gains(fc, states)
     scored = [(name, order, _score(fc, fed, units)) for name, order, fed in _ways(fc, dump, picked, states)]
-    return Reading(
-        dump=dump.path.rstrip("/").rsplit("/", 1)[-1] if dump.path else dump.side,
+    return FcReading(
+        dump=dump.name,
         records=len(dump),
         tokens=len(features),
         boundaries=dump.boundaries,
@@ -244,7 +241,7 @@ def _ways(fc: _Fc, dump: HiddenStates, picked: list[Tensor], states: list[Tensor
     yield "each state normed", straight, torch.cat([_rms(x) for x in states], 1)
     yield "all states normed together", straight, _rms(torch.cat(states, 1))
     if all(r.part("final") is not None for r in dump):
-        final, _ = _read(dump, picked, lambda record: record._need("final"))
+        final, _ = _read(dump, picked, lambda record: record.need("final"))
         if final.shape == states[-1].shape:
             yield "last state after the final norm", straight, torch.cat([*states[:-1], final], 1)
     for shift in (-1, 1):
@@ -267,7 +264,7 @@ def _score(fc: _Fc, fed: Tensor, units: Tensor) -> _Score:
     return _Score(_per_unit(out, units), _per_unit(into, units), behind_out, behind_into, output)
 
 
-def _hypothesis(fc: _Fc, name: str, order: tuple[int, ...], score: _Score, base: _Score, draws: Tensor) -> Hypothesis:
+def _hypothesis(fc: _Fc, name: str, order: tuple[int, ...], score: _Score, base: _Score, draws: Tensor) -> Feeding:
     def against(out: Tensor, into: Tensor, out0: Tensor, into0: Tensor, weight: Tensor) -> tuple[float, float, float]:
         drop = _gain(draws @ out0, draws @ into0, weight) - _gain(draws @ out, draws @ into, weight)
         gain = float(_gain(out.sum(), into.sum(), weight))
@@ -279,7 +276,7 @@ def _hypothesis(fc: _Fc, name: str, order: tuple[int, ...], score: _Score, base:
         assert fc.readers is not None  # there is something behind
         behind, behind_drop, behind_error = against(score.behind_out, score.behind_into, base.behind_out, base.behind_into, fc.readers)
     cosine = torch.nn.functional.cosine_similarity(score.output, base.output, dim=1).mean()
-    return Hypothesis(name, order, gain, drop, error, behind, behind_drop, behind_error, float(cosine))
+    return Feeding(name, order, gain, drop, error, behind, behind_drop, behind_error, float(cosine))
 
 
 def _blocks(fc: _Fc, states: list[Tensor], units: Tensor, draws: Tensor) -> Iterator[BlockReading]:

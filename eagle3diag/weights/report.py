@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from eagle3diag.checkpoints import TargetSource, open_target
+from eagle3diag.dumps import open_dump
+from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import BadArgument, MissingPart
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 from eagle3diag.weights.change import Against, changes
 from eagle3diag.weights.opened import Source, opened
 from eagle3diag.weights.origin import Origin, Overlap, origins, overlaps
-from eagle3diag.weights.reading import Reading, reading
+from eagle3diag.weights.reading import FcReading, reading
 from eagle3diag.weights.tensor import Spectra, TensorWeights, measure
-
-if TYPE_CHECKING:
-    from eagle3diag.checkpoints import Target
-    from eagle3diag.dumps import HiddenStates
 
 
 @dataclass(frozen=True)
@@ -36,13 +33,7 @@ class WeightReport(Result):
     origins: tuple[Origin, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     against: tuple[Against, ...] = ()
-    reading: Reading | None = None
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return tuple(judge(self))
+    reading: FcReading | None = None
 
     def tensor(self, name: str) -> TensorWeights:
         """The tensor of this canonical name; raises :class:`~eagle3diag.errors.MissingPart`."""
@@ -60,8 +51,8 @@ def weights(
     draft: Source,
     *,
     spectra: Spectra = "auto",
-    target: str | os.PathLike[str] | Target | None = None,
-    dump: str | os.PathLike[str] | HiddenStates | None = None,
+    target: TargetSource | None = None,
+    dump: DumpSource | None = None,
     against: Source | Sequence[Source] | None = None,
 ) -> WeightReport:
     """Measure every floating tensor of a draft: moments, norms, noise-band spectrum, distance to each initialisation.
@@ -91,23 +82,14 @@ def weights(
     this = opened(draft)
     others = [opened(other) for other in _several(against)]
     config = this.draft.config if this.draft is not None else None
-    base = None
-    if target is not None:
-        from eagle3diag.checkpoints import open_target
-
-        base = open_target(target)
-    states = None
-    if dump is not None:
-        from eagle3diag.dumps import open_dump
-
-        states = open_dump(dump)
+    base = open_target(target) if target is not None else None
+    states = open_dump(dump) if dump is not None else None
+    scale, aux = (_initializer_range(config.raw), config.n_aux) if config is not None else (None, None)
     measured: list[TensorWeights] = []
     skipped: list[str] = []
     for name, key in sorted(this.names.items()):
         tensor = this.tensors[key]
         if tensor.is_floating_point():
-            scale = _initializer_range(config.raw) if config is not None else None
-            aux = config.n_aux if config is not None else None
             measured.append(measure(name, tensor, checkpoint_name=key, n_aux=aux, initializer_range=scale, spectra=spectra))
         else:
             skipped.append(name)

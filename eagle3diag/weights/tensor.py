@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.weights import laws, nulls, values
 from eagle3diag.weights.grid import Grid, grid
-from eagle3diag.weights.moments import Moments, Spread, moments, spread, thin, tiles
+from eagle3diag.weights.moments import Moments, NormSpread, moments, spread, thin, tiles
 from eagle3diag.weights.nulls import NullDistance, Structure
 from eagle3diag.weights.spectrum import Spectrum, spectrum
 from eagle3diag.weights.values import Values
@@ -67,8 +68,8 @@ class TensorWeights:
     zeros: int
     nonfinite: int
     constant: bool
-    row_norms: Spread | None
-    column_norms: Spread | None
+    row_norms: NormSpread | None
+    column_norms: NormSpread | None
     row_norm_series: tuple[float, ...]
     column_norm_series: tuple[float, ...]
     zero_rows: int
@@ -115,7 +116,7 @@ def measure(
         name=name,
         checkpoint_name=checkpoint_name or name,
         shape=shape,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         size=m.size,
         looked_at=m.entries.size,
         fan_in=math.prod(shape[1:]) if len(shape) >= 2 else None,

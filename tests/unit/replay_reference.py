@@ -184,7 +184,10 @@ class Plain:
         return share / share.sum(), normed if self.net.norm_output else raw
 
     def chain(self, ids: list[int], features: Array, steps: int, at: int) -> list[int]:
-        raw, cache = self.read(ids, features, at)
+        return self.drafted(*self.read(ids, features, at), steps, at)
+
+    def drafted(self, raw: Array, cache: Cache, steps: int, at: int) -> list[int]:
+        """The greedy chain that goes on from the raw output of position ``at``."""
         chain: list[int] = []
         for step in range(1, steps + 1):
             share, hidden = self.choices(raw)
@@ -225,12 +228,7 @@ class Plain:
         while at + 1 + steps < len(ids):
             for t in range(row, at + 1):
                 raw = self.row(ids[t + 1], self.fuse(features[t]), t, cache)
-            chain: list[int] = []
-            for step in range(1, steps + 1):
-                share, hidden = self.choices(raw)
-                chain.append(self.ids[int(share.argmax())])
-                if step < steps:
-                    raw = self.row(chain[-1], hidden, at + step, cache, step)
+            chain = self.drafted(raw, cache, steps, at)
             m = next((i for i, token in enumerate(chain) if token != ids[at + 2 + i]), steps)
             kept = min(m, steps - 1) if keep else 0
             cache = [[entry for entry in layer if entry[0] <= at + kept] for layer in cache]

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from eagle3diag.audit import Audit, MapCheck, ShapeCheck, TensorLoad
+from eagle3diag.audit.facts import Facts
+from eagle3diag.checkpoints.config import read_config
 from eagle3diag.compare import BlockComparison, Comparison, Quantiles, Side, TokenSeries, WorstToken
 from eagle3diag.compare.comparison import Alike
 from eagle3diag.compare.one_dump import DumpCheck, PartCheck, Reading, RecordReading
@@ -126,6 +128,12 @@ def acceptance(name: str = "draft", length: float = 1.83) -> Replay:
     )
 
 
+CONFIG = {
+    "hidden_size": 576, "num_attention_heads": 9, "intermediate_size": 1536, "vocab_size": 49152, "draft_vocab_size": 8192,
+    "num_hidden_layers": 1,
+}  # fmt: skip
+
+
 def checked(name: str = "draft") -> Audit:
     """A draft of which the loader drops one name and therefore leaves one parameter as it was allocated."""
     return Audit(
@@ -151,6 +159,7 @@ def checked(name: str = "draft") -> Audit:
         tie_word_embeddings=False,
         norm_before_residual=True,
         assumed=("rms_norm_eps 1e-6",),
+        facts=Facts(read_config(CONFIG), {}, (0,), (), None),
     )
 
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from eagle3diag.faults import catalogue, in_words
+from eagle3diag.faults import _entries, catalogue, in_words
+from eagle3diag.faults.base import no_changes
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {"group", "title", "mechanism", "symptom", "measure", "fix", "not_it", "seen"}
@@ -32,6 +33,13 @@ def test_what_the_code_knows_is_in_the_catalogue() -> None:
     assert len(set(ids)) == len(ids)
     assert {i for i in ids if i.startswith("FM-")} <= set(in_words())
     assert all(1 <= f.typical[0] <= f.typical[1] for f in catalogue() if f.typical)
+
+
+def test_every_replay_that_an_entry_offers_is_offered_by_the_catalogue() -> None:
+    """Entries of one fault are merged, and of two that replay it one would be lost."""
+    replayed = [f.id for f in _entries() if f.changes is not no_changes]
+
+    assert len(set(replayed)) == len(replayed)
 
 
 def test_the_pages_are_in_step() -> None:

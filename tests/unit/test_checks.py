@@ -308,7 +308,7 @@ def test_tokens_that_end_an_answer_are_looked_for(tmp_path: Path) -> None:
     def found(ends: object) -> list[tuple[str, Severity]]:
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
         result = audit(base(), target=open_target(folder))
-        assert result.facts is not None and result.facts.target is not None
+        assert result.facts.target is not None
         assert result.facts.target.unsaid in ((), (f"{unsaid} <|end|>",))
         return [(f.fault, f.severity) for f in result.findings]
 

@@ -311,12 +311,14 @@ def test_a_normed_live_block_has_rms_one_after_division_by_the_gain() -> None:
 
 
 @pytest.mark.parametrize(("family", "offset"), [("llama", 0.0), ("gemma3_text", 1.0)])
-@pytest.mark.parametrize("nested", [False, True])
-def test_families_whose_norm_multiplies_by_one_plus_the_weight(family: str, offset: float, nested: bool) -> None:
-    """The gain is what the norm multiplies by, also when the text config is nested in that of a multimodal target."""
+@pytest.mark.parametrize("path", [(), ("text_config",), ("thinker_config", "text_config")])
+def test_families_whose_norm_multiplies_by_one_plus_the_weight(family: str, offset: float, path: tuple[str, ...]) -> None:
+    """The gain is what the norm multiplies by, also when the text config is nested in that of a multimodal target, once or twice."""
     weight = torch.randn(H, generator=torch.Generator().manual_seed(3)).bfloat16()
-    raw = {"model_type": family, "hidden_size": H}
-    target = Target("toy", {"text_config": raw} if nested else raw, {"model.norm.weight": weight})
+    raw: dict[str, object] = {"model_type": family, "hidden_size": H}
+    for key in reversed(path):
+        raw = {"model_type": "wrapper", key: raw}
+    target = Target("toy", raw, {"model.norm.weight": weight})
     assert torch.equal(final_norm_gain(target), weight.float() + offset)
 
 

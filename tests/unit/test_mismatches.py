@@ -54,7 +54,7 @@ CASES = {
     "empty dump": ("compare {train} {empty}", "no records"),
     "no target to borrow from": ("replay {draft} {train}", "borrows the target's"),
     "unknown engine": ("audit {draft} --engine llama.cpp==1", "known: sglang"),
-    "no version": ("audit {draft} --engine sglang==latest", "no version"),
+    "no version": ("audit {draft} --engine sglang==latest", "not a version"),
     "accept length below one": ("diagnose --draft {draft} --acceptance 0.2", "at least 1"),
     "no draft at all": ("weights {train}", "train"),
 }

@@ -221,7 +221,7 @@ def test_vllm_windows_are_added_up_by_their_counts() -> None:
     assert (seen.acceptance.rounds, seen.acceptance.accepted, seen.acceptance.steps) == (400, 100, 4)
     assert seen.acceptance.length == 1.25 and seen.acceptance.p == pytest.approx((0.175, 0.05, 0.025, 0.0))
     assert [line.accept_rate for line in seen.windows] == [0.25, 0.0]
-    assert seen.aux_lines == ("Using auxiliary layers from speculative config: (2, 15, 27)",)
+    assert tuple(n.text for n in seen.notes if n.kind == "aux") == ("Using auxiliary layers from speculative config: (2, 15, 27)",)
 
 
 def test_a_gzipped_log_is_the_same_log(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import eagle3diag
 from eagle3diag import cli
 from eagle3diag.errors import BadArgument, InputError, UnusableServer
-from eagle3diag.serving import Acceptance, http, probe, read_acceptance
+from eagle3diag.serving import Acceptance, http, probe, probe_vllm, read_acceptance
 from eagle3diag.serving.http import Server
 
 KEY = "s3cret-key"
@@ -102,7 +102,7 @@ def test_others_on_the_server_are_seen() -> None:
 
 def test_a_server_without_a_draft_is_an_error_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """0 of 0 is not a low rate: in both engines."""
-    monkeypatch.setattr(probe, "SETTLE_S", 0.1)
+    monkeypatch.setattr(probe_vllm, "SETTLE_S", 0.1)
     fake = vllm()
     fake.answers["/metrics"] = reply('vllm:generation_tokens_total{engine="0"} 999\n')
     for server in (fake, sglang(info={k: None for k in SGLANG_INFO if k.startswith("spec")}, spec_verify_ct=0)):
@@ -303,7 +303,9 @@ def test_no_thread_is_left_behind() -> None:
     """The cut of each request ends with it."""
     with serving(sglang()) as fake:
         probe.probe(fake.url, prompts=["x"], timeout=300)
-    assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
+    for timer in [t for t in threading.enumerate() if isinstance(t, threading.Timer)]:
+        timer.join(10)  # cancelled, it needs a moment of the processor to end
+        assert not timer.is_alive()
 
 
 def test_something_else_than_an_inference_server_is_said_to_be() -> None:
@@ -418,7 +420,7 @@ def _answers(bodies: dict[str, Any], page: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Server, "_once", once)
-        patch.setattr(probe, "SETTLE_S", 0.0)
+        patch.setattr(probe_vllm, "SETTLE_S", 0.0)
         try:
             seen = probe.probe("http://h", prompts=["x"])
         except InputError:

@@ -59,7 +59,7 @@ class TestMeasured:
         b = low_rank(torch.randn(80, 200, generator=g), 16, 2.0, g)
         one = change("w", b + torch.outer(torch.randn(80, generator=g), torch.randn(200, generator=g)), b)
         noise = change("w", b + 0.1 * torch.randn(80, 200, generator=g), b)
-        assert one.change_rank == pytest.approx(1, abs=1e-3) and one.change_top == pytest.approx(1, abs=1e-3)
+        assert one.change_rank == pytest.approx(1, abs=1e-3)
         assert noise.change_rank is not None and noise.change_rank > 25 and noise.overlap is not None and noise.overlap > 0.9
         apart = change("w", torch.randn(80, 200, generator=g), b)
         assert apart.overlap == pytest.approx(apart.overlap_by_chance, abs=0.1)

@@ -14,7 +14,7 @@ from eagle3diag.dumps import HiddenStates, TargetIdentity
 from eagle3diag.errors import MismatchedInputs, MissingPart
 from eagle3diag.faults.trained import judge_weights
 from eagle3diag.findings import Severity
-from eagle3diag.weights import Reading, WeightReport, weights
+from eagle3diag.weights import FcReading, WeightReport, weights
 from eagle3diag.weights.reading import AS_DUMPED
 
 H, N = 64, 3
@@ -67,7 +67,7 @@ def measured(fc: Tensor, states: HiddenStates) -> WeightReport:
     return weights({"fc.weight": fc}, spectra="none", dump=states)
 
 
-def read(report: WeightReport) -> Reading:
+def read(report: WeightReport) -> FcReading:
     assert report.reading is not None
     return report.reading
 

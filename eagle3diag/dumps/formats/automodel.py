@@ -48,7 +48,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     def opened(file: str) -> list[Content]:
         value = place.open(file)
         if not tensors(value, "input_ids", "aux_hidden_states") or value["aux_hidden_states"].dim() != 3 or value["input_ids"].dim() != 2:
-            message = "is no shard of the cache: input_ids [n, S] and aux_hidden_states [n, S, W] are expected"
+            message = "is not a shard of the cache: input_ids [n, S] and aux_hidden_states [n, S, W] are expected"
             raise UnreadableFile(message, where=place.label(file), hint="precompute the cache again")
         return _samples(value)
 

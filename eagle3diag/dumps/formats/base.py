@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints.pickled import unusual
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps.parts import misfit
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
@@ -91,7 +92,7 @@ def files(
             try:
                 found = contents(place.open(file))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-                message = f"is no {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
+                message = f"is not a {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
                 raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder") from error
             if not found:
                 raise MissingPart(f"holds no record ({name})", where=place.label(file))
@@ -189,9 +190,8 @@ class _Blocks:
         if asked.target and asked.target.hidden_size and width and width % asked.target.hidden_size:
             message = f"features are {width} wide, which is no multiple of the target's hidden size {asked.target.hidden_size}"
             raise BadArgument(message, where=where, hint="give the target that the dump was made with")
-        dtype = next((t for t in (content.aux, content.final, content.last) if isinstance(t, Tensor)), None)
-        dtype = content.aux[0] if dtype is None and widths else dtype
-        word = "" if dtype is None else str(dtype.dtype).removeprefix("torch.")
+        states = (*(content.aux if widths else (content.aux,)), content.final, content.last)
+        word = next((dtype_name(t) for t in states if isinstance(t, Tensor)), "")
         target = replace(asked.target, dtype=word) if asked.target else TargetIdentity("unknown", "", word, 0, hidden)
         stored = boundaries + ((n,) if n and content.last is not None and n not in boundaries else ())
         return cls(boundaries, tuple(sorted(set(stored))), target, lines)

@@ -9,8 +9,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps.formats.base import Asked
 from eagle3diag.dumps.forwards import Forward, sequences
+from eagle3diag.dumps.parts import stored_boundaries
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
 from eagle3diag.errors import MissingPart, UnreadableFile
@@ -38,7 +40,7 @@ def state_of(module: str, output: int) -> str | None:
 
 def depth(parts: Iterable[str]) -> int:
     """The highest boundary among part names: what tells the target's forwards from the draft's."""
-    return max((int(p.removeprefix("boundary.")) for p in parts if p.startswith("boundary.")), default=-1)
+    return max(stored_boundaries(parts), default=-1)
 
 
 def assemble(
@@ -55,7 +57,7 @@ def assemble(
     if not found:
         raise MissingPart("holds no forward of the target with its ids, positions and states", where=place.where)
     everywhere = sorted(set.intersection(*(set(p) for p in parts)))
-    stored = {int(p.removeprefix("boundary.")) for p in everywhere if p.startswith("boundary.")}
+    stored = set(stored_boundaries(everywhere))
     blocks = asked.target.n_layers if asked.target else (max(stored) + 1 if stored and LAST in everywhere else 0)
     if blocks and LAST in everywhere:
         stored.add(blocks)
@@ -89,7 +91,7 @@ def assemble(
         return Record(one.name, len(one.tokens), None, tuple(sorted(stored)), declared, part)
 
     sample = rows(found[0].rows[0][0], everywhere[0]) if everywhere else None
-    dtype = "" if sample is None else str(sample.dtype).removeprefix("torch.")
+    dtype = "" if sample is None else dtype_name(sample)
     unknown = TargetIdentity("unknown", "", dtype, blocks, 0 if sample is None else sample.shape[1])
     lines = (f"read as {name}", *assumed)
     lines += ("which boundaries the draft takes is not written: pass boundaries=",) if not declared else ()

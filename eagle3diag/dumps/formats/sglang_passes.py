@@ -61,13 +61,13 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
 
 def _info(held: Any, where: str) -> Forward | None:
     if not isinstance(held, Mapping):
-        raise UnreadableFile("is no pass: a mapping of module outputs is expected", where=where)
+        raise UnreadableFile("is not a pass: a mapping of module outputs is expected", where=where)
     found = {k.rpartition(".")[2]: held[k] for k in held if isinstance(k, str) and _INFO in k}
     ids, positions, lengths = (found.get(n) for n in ("input_ids", "positions", "seq_lens"))
     if ids is None:
         return None
     if not isinstance(ids, Tensor) or not isinstance(positions, Tensor) or ids.dim() != 1 or positions.shape != ids.shape:
-        raise UnreadableFile("its input_ids and positions are no tensors of one length", where=where, hint="dump again")
+        raise UnreadableFile("its input_ids and positions are not tensors of one length", where=where, hint="dump again")
     return Forward(ids, positions, tuple(lengths.tolist()) if isinstance(lengths, Tensor) and lengths.dim() == 1 else ())
 
 
@@ -75,7 +75,7 @@ def _rows(value: Callable[[str], Any], file: str, key: str, index: int | None) -
     held = value(file)[key]
     found = held if index is None else held[index]
     if not isinstance(found, Tensor):
-        raise UnreadableFile(f"{key} is no tensor", where=file)
+        raise UnreadableFile(f"{key} is not a tensor", where=file)
     return found
 
 

@@ -85,7 +85,7 @@ def _rows(value: Any, where: str) -> Tensor:
     try:
         made = torch.tensor(rows, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise UnreadableFile(f"hidden_states are no rows of numbers ({str(error)[:120]})", where=where) from None
+        raise UnreadableFile(f"hidden_states are not rows of numbers ({str(error)[:120]})", where=where) from None
     if made.dim() != 2 or not made.numel():
         raise UnreadableFile(
             "hidden_states hold no rows of numbers", where=where, hint="start the server with --enable-return-hidden-states"

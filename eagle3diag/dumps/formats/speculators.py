@@ -48,7 +48,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     def opened(file: str) -> list[Content]:
         value = place.open(file)
         if not tensors(value, "hidden_states", "token_ids") or value["hidden_states"].dim() != 3:
-            raise UnreadableFile("is no file of hidden_states [T, L, H] and token_ids", where=place.label(file))
+            raise UnreadableFile("is not a file of hidden_states [T, L, H] and token_ids", where=place.label(file))
         states, ids = _floating(value), value["token_ids"]
         count = states.shape[1]
         apart = count == said + 1 if said is not None else count != 3

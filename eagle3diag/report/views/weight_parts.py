@@ -11,10 +11,10 @@ from eagle3diag.report.views.common import shape
 
 if TYPE_CHECKING:
     from eagle3diag.faults.verdict import Verdict
-    from eagle3diag.weights import Reading, TensorWeights, WeightReport
+    from eagle3diag.weights import FcReading, TensorWeights, WeightReport
 
 
-def reading(r: Reading) -> Iterator[Section]:
+def reading(r: FcReading) -> Iterator[Section]:
     names = [f"state {b.block + 1}" + (f", boundary {r.boundaries[i]}" if i < len(r.boundaries) else "") for i, b in enumerate(r.blocks)]
     caption = (
         f"{r.tokens} tokens of {r.records} sequences. Gain: energy that passes over what would pass a matrix without memory, channels "
