@@ -80,7 +80,7 @@ test-ray: $(VENV)/ready ## Compare dumps on a Ray cluster of several nodes, with
 test-browser: $(TARGET)/model.safetensors browsers ## Open reports and notebooks in Debian's Chromium and Firefox
 	EAGLE3DIAG_TARGET=$(TARGET) EAGLE3DIAG_NO_SKIP=1 $(BIN)/python -m pytest -m browser tests/browser
 
-browsers:
+browsers: ## Install Chromium and Firefox where they are missing (on Debian, as root)
 	@for name in $(if $(filter 0,$(shell id -u)),chromium firefox-esr); do command -v $$name >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends $$name; }; done
 
 docs: $(RENDERED) ## Build the documentation into out/site, with the notebooks run and the sample reports

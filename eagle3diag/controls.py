@@ -100,7 +100,7 @@ class Bench:
         except ImportError as error:
             raise MissingDependency("the controls need ipywidgets", hint="pip install 'eagle3diag[notebooks]'") from error
         chosen = widgets.SelectMultiple(options=list(self.faults), rows=min(12, len(self.faults)), description="faults")
-        chosen.layout.width = "720px"
+        chosen.layout.width, chosen.layout.max_width = "100%", "760px"
         steps = widgets.IntSlider(value=4, min=1, max=MOST_STEPS, description="steps", continuous_update=False)
         words, drawing = widgets.Label(), widgets.HTML()
 

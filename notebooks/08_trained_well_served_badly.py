@@ -43,19 +43,23 @@ training = json.loads((SAMPLES / "training.json").read_text())
 last = next(e for e in training["epochs"] if e["epoch"] == training["shipped_epoch"])
 expected = e3.replay(DRAFT, TRAIN, target=TARGET)
 print("trainer, by step      ", ", ".join(f"{x:.2f}" for x in last["acc"]))
-print("trainer, all so far   ", ", ".join(f"{x:.2f}" for x in last["joint"]), f"  -> over every position {last['accept_length']:.2f}")
-print("replay, as served     ", ", ".join(f"{x:.2f}" for x in expected.p), f"  -> accept length {expected.accept_length:.2f}")
+print("trainer, all so far   ", ", ".join(f"{x:.2f}" for x in last["joint"]))
+print("replay, as served     ", ", ".join(f"{x:.2f}" for x in expected.p))
+print(f"accept length: trainer, over every position {last['accept_length']:.2f}; replay {expected.accept_length:.2f}")
 
 # %% [markdown]
 # Why is the served walk lower than "every position"? A round starts right after a token the draft got *wrong*: hard places follow each other.
 #
 # ## 2 · Which epoch?
 #
-# Loss falls on; acceptance need not.
+# Loss falls on; acceptance need not. **Guess:** does it rise with every epoch?
 
 # %%
 for epoch in training["epochs"]:
     print(f"epoch {epoch['epoch']:2}: accept length over every held-out position {epoch['accept_length']:.3f}")
+
+# %% [markdown]
+# It stood still around the eighth, on the same answers again and again, and rose when *further* answers came.
 
 # %% [markdown]
 # ## 3 · The template
@@ -74,8 +78,12 @@ questions = [
     "Give me five tips for hiking.",
     "Write a short story about an island.",
 ]
+asked = [[{"role": "user", "content": q}] for q in questions]
+templated = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for messages in asked]
+plain = [tokenizer(q)["input_ids"] for q in questions]
 
 
+# %%
 def answered(prompts):
     """The target's greedy answers as a dump."""
     with torch.inference_mode(), e3.capture(model, boundaries=[2, 15, 27]) as tape:
@@ -86,9 +94,6 @@ def answered(prompts):
     return tape.dump
 
 
-asked = [[{"role": "user", "content": q}] for q in questions]
-templated = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for messages in asked]
-plain = [tokenizer(q)["input_ids"] for q in questions]
 with_template = e3.replay(DRAFT, answered(templated), target=TARGET)
 without = e3.replay(DRAFT, answered(plain), target=TARGET)
 for what, replay in (("with the template", with_template), ("without", without)):

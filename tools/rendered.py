@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -26,7 +27,9 @@ def main() -> None:
     run, page = folder / source.name, folder / f"{source.stem}.html"
     nbformat.write(notebook, run)
     page.write_text(notebook_page.page(notebook_file.read(run), texts=True), encoding="utf-8")
-    print(f"{page.name}: {time.monotonic() - start:.0f} s, {page.stat().st_size / 1e6:.1f} MB", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = f"{time.monotonic() - start:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of them computing"
+    print(f"{page.name}: {spent}, {page.stat().st_size / 1e6:.1f} MB", flush=True)
 
 
 if __name__ == "__main__":

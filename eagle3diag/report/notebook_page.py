@@ -125,9 +125,9 @@ def _cell(cell: Cell, n: int, title: str, texts: bool, headings: list[str], coun
             yield _Block(frame.format(body(output.result)), f"the details of {name}", frame.format(body(output.result, sections=False)))
         elif isinstance(output, Other):
             counts[output.kind] += 1
-            why = f": {output.why}" if output.why else ""
+            why = output.why or NOT_TAKEN[output.kind]
             if output.kind != "progress bar":  # nobody misses it
-                yield _Block(f"<p class='not-taken'>({escaped(bounded(output.kind + why, 400))}; not taken over)</p>\n")
+                yield _Block(f"<p class='not-taken'>(Not taken over: {output.kind}; {escaped(bounded(why, 400))}.)</p>\n")
         elif texts:
             yield _Block(_pre(output.text, "printed", f"output of cell {n}"), f"the output of cell {n}")
         else:

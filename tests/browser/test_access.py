@@ -10,7 +10,7 @@ import firefox
 import pytest
 import reports
 from test_html import SHOW_ALL, offline, press
-from test_notebook_export import case
+from test_notebook_export import HOSTILE_OUTPUTS, case, code, output, saved, words
 
 from eagle3diag.report import notebook_file, notebook_page
 
@@ -102,6 +102,21 @@ def test_an_exported_notebook_reads_everywhere(tab: chromium.Tab, folder: Path, 
         tab.run("[...document.querySelectorAll('.e3d table:has(button.sort)')][0].querySelector('th:last-child button').click()")
         tab.run("[...document.querySelectorAll('.e3d table:has(button.sort)')][0].querySelector('th:last-child button').click()")
         assert tab.run("document.querySelectorAll('[aria-sort=descending]').length") == 1, before
+    assert tab.said == [] and offline(tab) == []
+
+
+def test_a_hostile_notebook_is_inert(tab: chromium.Tab, tmp_path: Path) -> None:
+    """Markup, scripts, forged views and hostile names of a notebook, prose and code included, run nothing and fetch nothing."""
+    cells = [cell for data in HOSTILE_OUTPUTS.values() for cell in (words(reports.HOSTILE), code(reports.HOSTILE, output(data)))]
+    page = notebook_page.page(notebook_file.read(saved(tmp_path / "n.ipynb", *cells)), include_text=True)
+    (tmp_path / "hostile.html").write_text(page, encoding="utf-8")
+    tab.open(tmp_path / "hostile.html")
+    tab.run(SHOW_ALL)
+
+    assert tab.run("document.title") != "pwned"
+    assert tab.run("document.querySelectorAll('img, iframe, object, [onerror]').length") == 0
+    assert tab.run("document.querySelectorAll('script:not([type])').length") == 1
+    assert tab.run("document.body.innerText.includes('<script>')")
     assert tab.said == [] and offline(tab) == []
 
 

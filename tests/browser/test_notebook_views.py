@@ -141,7 +141,7 @@ def test_the_controls_of_the_replay_move_its_drawing(tab: chromium.Tab, lab: tup
         choose = f"{pick}, {cell}.querySelector('select').dispatchEvent(new Event('change', {{ bubbles: true }}))"
         tab.run(choose.replace("WANTED", "true"))
         assert tab.until(f"{summary} !== {json.dumps(healthy)}", 120), "the number stayed when a fault was chosen"
-        assert tab.run(f"{drawing}.outerHTML") != drawn
+        assert tab.until(f"{drawing}.outerHTML !== {json.dumps(drawn)}", 120), "the drawing stayed when a fault was chosen"
         broken = tab.run(summary)
         assert float(broken.split()[2]) < float(healthy.split()[2]) - 0.5
 
