@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints import Draft, Target
+from eagle3diag.checkpoints.shapes import expected_shapes
 from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.engines import split_engine
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
@@ -65,12 +67,16 @@ def build(
                 where=draft.path,
                 hint="dequantise a copy",
             )
+    vocabulary = draft.vocabulary
+    draft_ids = vocabulary.draft_ids if vocabulary is not None else torch.arange(len(head))
+    wrong = next(_misfits(draft, weights, embedding, head, draft_ids), None)
+    if wrong:  # the forward would end in an error of torch
+        raise BadArgument(wrong, where=draft.path, hint="`eagle3diag audit` lists all that does not fit")
     whole = sum(w.numel() for w in (*weights.values(), head)) * DTYPES[dtype].itemsize
 
     def placed(tensor: Tensor) -> Tensor:
         return tensor.to(device, DTYPES[dtype]) if whole <= 4 * budget else tensor.to(device)
 
-    vocabulary = draft.vocabulary
     both = config.num_layers > 1 and "layers.1.hidden_norm.weight" in weights and "layers.1.input_layernorm.weight" in weights
     rope = rope_of(draft)
     _ = rope.table  # a scaling that is not known, or lacks a field, is said here and not in the middle of a replay
@@ -78,7 +84,7 @@ def build(
         weights={name: placed(w) for name, w in weights.items()},
         embedding=embedding.to(device),
         head=placed(head),
-        draft_ids=(vocabulary.draft_ids if vocabulary is not None else torch.arange(len(head))).to(device),
+        draft_ids=draft_ids.to(device),
         attention=attention_of(draft),
         rope=rope,
         eps=config.rms_norm_eps,
@@ -92,6 +98,21 @@ def build(
         dtype=DTYPES[dtype],
         budget=budget,
     )
+
+
+def _misfits(draft: Draft, weights: Mapping[str, Tensor], embedding: Tensor, head: Tensor, draft_ids: Tensor) -> Iterator[str]:
+    """Shapes that the config does not promise, and draft ids without a row; vocabularies may be padded."""
+    promised = expected_shapes(draft.config)
+    for name, tensor in weights.items():
+        if name in promised and tuple(tensor.shape) != promised[name]:
+            yield f"{name} is {list(tensor.shape)}, expected {list(promised[name])}"
+    for name, tensor in (("the embedding", embedding), ("lm_head.weight", head)):
+        if tensor.dim() != 2 or not len(tensor) or tensor.shape[1] != draft.config.hidden_size:
+            yield f"{name} is {list(tensor.shape)}, expected [tokens, {draft.config.hidden_size}]"
+    if len(draft_ids) != len(head):
+        yield f"d2t names {len(draft_ids)} draft tokens, lm_head.weight has {len(head)} rows"
+    elif int(draft_ids.min()) < 0 or int(draft_ids.max()) >= len(embedding):
+        yield f"d2t leads to the tokens {int(draft_ids.min())} to {int(draft_ids.max())}, the embedding has {len(embedding)} rows"
 
 
 def _names(draft: Draft) -> list[str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 
+_SMALLEST, _LARGEST = 1e-150, 1e150  # what is drawn; sums, squares and ratios of these are still floats
+
 
 class Axis:
     """Values to units, linear or by powers of ten, with round ticks."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False, whole: bool = False) -> None:
-        if not high > low:
-            low, high = (low / 2, low * 2) if log else (low - 0.5, low + 0.5)
+        smallest = _SMALLEST if log else -_LARGEST
+        low, high = (min(max(value, smallest), _LARGEST) for value in (low, high))
+        if not high - low > max(1e-12 * max(abs(low), abs(high)), _SMALLEST):  # one value, or two that no float tells apart
+            pad = max(0.5, 1e-3 * abs(low))
+            low, high = (low / 2, low * 2) if log else (low - pad, low + pad)
         self.low, self.high, self.start, self.end, self.log, self.whole = low, high, start, end, log, whole
 
     def at(self, value: float) -> float:
