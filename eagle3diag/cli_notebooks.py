@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from eagle3diag.errors import BadArgument, MissingPart
+from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.findings import write_atomically
 
 #: Evidence that a notebook reads, by the name of its variable in the cell tagged ``paths``.
@@ -18,8 +19,13 @@ SAMPLES = "../data_samples"  # as the notebooks of a checkout find them
 def run(args: argparse.Namespace) -> int:
     """The verb ``notebooks``."""
     given = {name: value for name in EVIDENCE if (value := getattr(args, name)) is not None}
-    for path in copy_notebooks(Path(args.out), given):
+    for name, value in given.items():
+        if not Path(value).expanduser().exists():
+            raise UnreadableFile(f"nothing is there; expected what --{name} names", where=value, hint="check the path")
+    made = copy_notebooks(Path(args.out), given)
+    for path in made:
         print(path)
+    print(f"open the first one: jupyter lab {made[0]}", file=sys.stderr)
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from eagle3diag.checkpoints.config import DraftConfig, read_config
-from eagle3diag.checkpoints.files import existing, kind, read_json
+from eagle3diag.checkpoints.files import existing, kind, meant_hint, read_json
 from eagle3diag.checkpoints.names import canonical_names
 from eagle3diag.checkpoints.tensors import MemoryTensors, TensorFiles, Tensors
 from eagle3diag.checkpoints.vocabulary import VocabularyMap
@@ -159,5 +159,6 @@ def open_draft(source: str | os.PathLike[str] | Draft) -> Draft:
     tensors = TensorFiles.open(path)
     file = (path if kind(path) == "folder" else path.parent) / "config.json"
     if not kind(file):
-        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint="copy it from the trainer's output folder")
+        hint = meant_hint(file.parent, "checkpoint") or "copy it from the trainer's output folder"
+        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint=hint)
     return Draft(str(path), read_config(read_json(file), tensors, where=file), tensors)

@@ -253,7 +253,8 @@ def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UnreadableFile(f"cannot be opened: {error.strerror}", where=path, hint="check the path") from None
+        hint = "check the path; an accept length is a plain number, such as 1.03, and no rate"
+        raise UnreadableFile(f"is no accept length and no file that can be opened ({error.strerror})", where=path, hint=hint) from None
     except ValueError:
         raise UnreadableFile("is no path", where=repr(str(path)), hint="give an accept length or a file") from None
     try:

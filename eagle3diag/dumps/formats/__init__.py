@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from eagle3diag.checkpoints.files import meant_hint
 from eagle3diag.dumps.formats import (
     angelslim,
     automodel,
     ge_data,
     modelopt,
+    plain,
     sglang_dumper,
     sglang_passes,
     sglang_responses,
@@ -36,6 +40,7 @@ FORMATS: tuple[Format, ...] = (
     ge_data.RESEARCH,
     ge_data.ALONE,
     tensorrt_llm.FORMAT,
+    plain.FORMAT,
 )
 
 #: What trainers write beside the states: vocabulary maps, counts, the state of a run.
@@ -80,8 +85,9 @@ def read_foreign(place: Place, asked: Asked) -> HiddenStates:
     if damaged is not None and not seen:
         raise damaged
     message = f"holds no manifest.json of ours and no dump of a known format{'; ' + seen if seen else ', and no files at all'}"
-    hint = "say what the tensors are: open_dump(path, mapping={'input_ids': NAME, 'features': NAME}), see docs/formats.md"
-    raise UnreadableFile(message, where=place.where, hint=hint)
+    say = "say which tensor is which: --names input_ids=NAME,features=NAME, in Python open_dump(path, mapping={...}); see docs/formats.md"
+    meant = meant_hint(Path(place.where), "dump") if place.local else None
+    raise UnreadableFile(message, where=place.where, hint=meant or say)
 
 
 def _alike(place: Place, name: str) -> tuple[str, ...]:

@@ -24,12 +24,12 @@ _MEANING = (
 def page(result: Audit) -> Page:
     findings = result.findings
     name = engine(result.engine, result.engine_version)
-    healthy = f"{name} will load {path_name(result.draft)} as it was trained: nothing above a note."
+    healthy = f"{name} loads {path_name(result.draft)} as it was saved: nothing above a note."
     counts = Counter(load.outcome for load in result.loads)
     outcomes = [f"{counts[o]} {o}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]
     facts = (
         ("draft", result.draft),
-        ("engine", name if result.engine_known else f"{name} (the version asked for is not known: the rules of this one were used)"),
+        ("engine", name if result.engine_known else f"{name}, whose rules are not known: those of the nearest known version were used"),
         *((("draft class", result.draft_class),) if result.draft_class else ()),
         ("tensors", listed(outcomes)),
         ("fc reads", f"{num(result.needs_target_width)} states of the target ({num(result.target_hidden_size)} wide each)"),
