@@ -7,7 +7,7 @@ from typing import Any
 
 from eagle3diag.findings import Result
 from eagle3diag.report.form import Page
-from eagle3diag.report.views import audit, before_after, comparison, conversion, diagnosis, probe, replay, weights
+from eagle3diag.report.views import audit, before_after, comparison, conversion, diagnosis, dump_check, probe, replay, weights
 from eagle3diag.report.views.generic import generic
 
 # By name, so that rendering one kind does not import the packages that measure the others.
@@ -20,6 +20,7 @@ _VIEWS: dict[str, Callable[[Any], Page]] = {
     "Diagnosis": diagnosis.page,
     "BeforeAfter": before_after.page,
     "Probe": probe.page,
+    "DumpCheck": dump_check.page,
 }
 
 
