@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from eagle3diag.errors import BadArgument, MissingPart
+from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.findings import write_atomically
 from eagle3diag.report.numbers import many
 
@@ -20,8 +21,13 @@ SAMPLES = "../data_samples"  # as the notebooks of a checkout find them
 def run(args: argparse.Namespace) -> int:
     """The verb ``notebooks``."""
     given = {name: value for name in EVIDENCE if (value := getattr(args, name)) is not None}
-    for path in copy_notebooks(Path(args.out), given):
+    for name, value in given.items():
+        if not Path(_absolute(value)).exists():
+            raise UnreadableFile(f"nothing is there; expected what --{name} names", where=value, hint="check the path")
+    made = copy_notebooks(Path(args.out), given)
+    for path in made:
         print(path)
+    print(f"open the first one: jupyter lab {made[0]}", file=sys.stderr)
     return 0
 
 

@@ -64,6 +64,10 @@ def evidence(folder: Path) -> dict[str, str]:
     """
     found = {part: str(folder / name) for part, names in EVIDENCE.items() for name in reversed(names) if (folder / name).exists()}
     if not found:
+        from eagle3diag.files import kind_of_folder  # the package is heavy
+
         looked = ", ".join(names[0] for names in EVIDENCE.values())
-        raise BadArgument("nothing to look at in this folder", where=folder, hint=f"it may hold {looked}")
+        is_draft = kind_of_folder(folder) == "checkpoint"
+        hint = f"this is a checkpoint: eagle3diag audit {folder}" if is_draft else f"it may hold {looked}"
+        raise BadArgument("nothing to look at in this folder", where=folder, hint=hint)
     return found

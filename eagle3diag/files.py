@@ -141,6 +141,31 @@ def check_not_pointer(head: bytes, path: Path) -> None:
         raise UnreadableFile("is a web page, not the file it is named after", where=path, hint="the download failed; fetch the file again")
 
 
+def kind_of_folder(folder: Path) -> str:
+    """``"checkpoint"`` or ``"dump"`` by the names in it, ``""`` for neither. A look, not a check: it is for the hint of an error."""
+    try:
+        names = {entry.name for entry in folder.iterdir()}
+    except OSError:
+        return ""
+    if "manifest.json" in names:
+        return "dump"
+    weights = any(n.endswith((".safetensors", ".bin", ".safetensors.index.json")) for n in names)
+    return "checkpoint" if weights and "config.json" in names else ""
+
+
+def meant_hint(folder: Path, wanted: str) -> str | None:
+    """What was probably meant where ``folder`` is not the ``wanted`` "checkpoint" or "dump": it is the other, or holds one. None: no idea."""
+    if folder.is_dir():
+        found = kind_of_folder(folder)
+        if found and found != wanted:
+            other = {"checkpoint": "a checkpoint, not a dump of hidden states", "dump": "a dump of hidden states, not a checkpoint"}[found]
+            return f"this is {other}; were two arguments swapped?"
+        inside = [p for p in sorted(folder.iterdir())[:64] if p.is_dir() and kind_of_folder(p) == wanted]
+        if inside:
+            return f"did you mean {' or '.join(str(p) for p in inside[:3])}?"
+    return None
+
+
 def _absent_hint(source: str) -> str:
     if source.count("/") == 1 and not source.startswith((".", "/", "~")) and not source.endswith("/"):
         return f"if this is a Hugging Face name, download it first: hf download {source}, then pass the folder"
@@ -151,7 +176,9 @@ __all__ = [
     "check_not_pointer",
     "existing",
     "kind",
+    "kind_of_folder",
     "listing",
+    "meant_hint",
     "parse_json",
     "read_bytes",
     "read_json",

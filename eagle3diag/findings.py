@@ -120,6 +120,17 @@ class Result:
         if found:
             raise FindingsFound("; ".join(f"{f.fault} {f.title}" for f in found), hint=found[0].fix or None)
 
+    def __init_subclass__(cls) -> None:
+        """A result in a prompt says what it found: its fields are thousands of numbers, and ``print`` shows those that matter."""
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]  # in the class itself, so that dataclass does not write another
+
+    def __repr__(self) -> str:
+        from eagle3diag.report.safe import visible
+        from eagle3diag.report.views import view
+
+        page = view(self)
+        return f"<{type(self).__name__}: {page.counts}. {visible(page.verdict)} print() shows it.>"
+
     def __str__(self) -> str:
         from eagle3diag.report import text
 

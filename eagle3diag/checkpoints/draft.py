@@ -16,7 +16,7 @@ from eagle3diag.checkpoints.tensors import MemoryTensors, TensorFiles, Tensors
 from eagle3diag.checkpoints.vocabulary import VocabularyMap
 from eagle3diag.checkpoints.write import write_folder
 from eagle3diag.errors import BadArgument, MissingPart
-from eagle3diag.files import existing, kind, read_json
+from eagle3diag.files import existing, kind, meant_hint, read_json
 
 
 class Draft:
@@ -141,5 +141,6 @@ def open_draft(source: DraftSource) -> Draft:
     tensors = TensorFiles.open(path)
     file = (path if kind(path) == "folder" else path.parent) / "config.json"
     if not kind(file):
-        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint="copy it from the trainer's output folder")
+        hint = meant_hint(file.parent, "checkpoint") or "copy it from the trainer's output folder"
+        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint=hint)
     return Draft(str(path), read_config(read_json(file), tensors, where=file), tensors)

@@ -22,7 +22,7 @@ KIND_WORDS: Mapping[str, str] = {
     "dflash": "a DFlash draft",
     "dspark": "a DSpark draft",
     "xpress": "an XPress draft",
-    "model": "a whole language model, not a draft",
+    "model": "a whole language model",
 }
 
 #: ``speculators_model_type`` -> kind. Source: speculators 0.9.0, the classes registered in ``speculators/models``.

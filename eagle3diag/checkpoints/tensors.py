@@ -14,7 +14,7 @@ import torch
 
 from eagle3diag.checkpoints import pickled, safefile
 from eagle3diag.errors import MissingPart, UnreadableFile
-from eagle3diag.files import check_not_pointer, existing, kind, listing, read_json, sibling
+from eagle3diag.files import check_not_pointer, existing, kind, listing, meant_hint, read_json, sibling
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _HEAD = 64
@@ -226,7 +226,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if len(loose) == 1:
         return [folder / loose[0]], {}
     found = f"found {', '.join(names[:8])}" if names else "the folder is empty"
-    raise MissingPart(f"no weights here (model.safetensors, *.index.json or pytorch_model.bin); {found}", where=folder)
+    hint = meant_hint(folder, "checkpoint") or "give the folder that holds config.json and the weights"
+    raise MissingPart(f"no weights here (model.safetensors, *.index.json or pytorch_model.bin); {found}", where=folder, hint=hint)
 
 
 def _indexed(path: Path) -> tuple[list[Path], dict[str, str]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from eagle3diag.files import read_json
 from eagle3diag.compare.partial import Partial, join, read, write
 from eagle3diag.errors import BadArgument, InputError, UnreadableFile
+from eagle3diag.files import read_json
 from eagle3diag.findings import write_atomically
 from eagle3diag.progress import track
 

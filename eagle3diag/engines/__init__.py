@@ -17,7 +17,9 @@ def rules_of(engine: str) -> Engine:
     """The facts of an engine. Raises :class:`~eagle3diag.errors.BadArgument` for one we have no facts of."""
     name = _SPELLINGS.get(engine, engine)
     if name not in ENGINES:
-        raise BadArgument(f"no facts about engine {engine!r:.80}", hint=f"known: {', '.join(ENGINES)}")
+        near = next((e for e in ENGINES if engine.startswith(e)), None)  # sglang=0.5.8, vllm:0.32
+        written = f"write {near}==VERSION, such as {near}=={rules_of(near).last}" if near else f"known: {', '.join(ENGINES)}"
+        raise BadArgument(f"no facts about engine {engine!r:.80}", hint=written)
     return ENGINES[name]
 
 

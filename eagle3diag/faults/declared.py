@@ -40,6 +40,9 @@ def same_bits(c: Comparison) -> Finding | None:
         Severity.NOTE,
         "live is train bit for bit: was one dump given twice?",
         "An engine and a trainer round differently. Only one program on one machine gives the same bits twice.",
-        tuple(Evidence(f"block {b.block}: relative difference", b.relative_error, "0.001 to 0.02 between two programs", "compare") for b in c.blocks),
+        tuple(
+            Evidence(f"block {b.block}: relative difference", b.relative_error, "0.001 to 0.02 between two programs", "compare")
+            for b in c.blocks
+        ),
         "Give the dump that was recorded in the engine as live.",
     )

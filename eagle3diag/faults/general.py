@@ -16,7 +16,7 @@ def other_kind(audit: Audit) -> Finding | None:
     return Finding(
         "C1",
         Severity.WARNING,
-        f"this is no EAGLE-3 draft but {KIND_WORDS[kind].removeprefix('a ')}"[:200],
+        f"no EAGLE-3 draft: this is {KIND_WORDS[kind]}"[:200],
         "None of the checks of an EAGLE-3 draft apply to it, so none was made.",
         (
             Evidence("kind", kind, "eagle3", "checkpoint"),

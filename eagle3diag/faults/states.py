@@ -110,7 +110,8 @@ def wrong_layers(c: Comparison) -> Finding | None:
 
 def _fit(unlike: list[BlockComparison]) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare") for b in unlike
+        Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare")
+        for b in unlike
     )
 
 

@@ -112,20 +112,29 @@ class _Writer:
         while sum(wide) > spare and max(wide) > 6:  # whichever column is the widest gives way
             wide[wide.index(max(wide))] -= 1
 
-        def line(cells: list[str]) -> str:
-            parts = []
-            for cell, columns, c in zip(cells, wide, use, strict=True):
-                cell = shorten(cell, columns)
-                pad = " " * (columns - width(cell))
-                parts.append(pad + cell if table.side(c) == "r" else cell + pad)
-            return f"  {'  '.join(parts)}".rstrip()
+        def lines(cells: list[str]) -> Iterator[str]:
+            parts = [self.cell(cell, columns, prose=c not in table.code) for cell, columns, c in zip(cells, wide, use, strict=True)]
+            for n in range(max(map(len, parts))):
+                row = [part[n] if n < len(part) else "" for part in parts]
+                pads = [" " * (columns - width(cell)) for cell, columns in zip(row, wide, strict=True)]
+                padded = [pad + cell if table.side(c) == "r" else cell + pad for cell, pad, c in zip(row, pads, use, strict=True)]
+                yield f"  {'  '.join(padded)}".rstrip()
 
         if table.title:
             yield from self.wrap(table.title, first="  ", rest="  ")
-        yield self.paint(line(heads), "dim")
-        yield from map(line, rows)
+        yield from (self.paint(line, "dim") for line in lines(heads))
+        for row in rows:
+            yield from lines(row)
         if len(table.rows) > _ROWS:
             yield self.paint(f"  … {many(len(table.rows) - _ROWS, 'more row')}: see the HTML or JSON", "dim")
+
+    def cell(self, text: str, columns: int, *, prose: bool) -> list[str]:
+        """The lines of one cell: prose is filled into as many as it needs, a name loses its middle, and so does a word that is too wide."""
+        if not prose or width(text) <= columns:
+            return [shorten(text, columns)]
+        filled = _Writer(columns, False)
+        filled.columns = columns
+        return [shorten(line, columns) for line in filled.wrap(text)]
 
     def bars(self, figure: Bars) -> Iterator[str]:
         finite = [b for b in figure.bars if math.isfinite(b.value)][:_ROWS]

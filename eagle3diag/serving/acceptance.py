@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eagle3diag.errors import BadArgument, UnreadableFile
-from eagle3diag.files import read_text
+from eagle3diag.files import kind, read_text
 from eagle3diag.intervals import Z95, exact
 from eagle3diag.serving.metrics import Counts, read_metrics
 from eagle3diag.serving.rates import length_of, rate_of
@@ -251,6 +251,9 @@ def _length(value: float) -> float:
 
 def _read(path: Path) -> Any:
     """The JSON of a file, or the acceptance of a page of metrics."""
+    if not kind(path):
+        hint = "check the path; an accept length is a plain number, such as 1.03, and no rate"
+        raise UnreadableFile("is no accept length, and no file is there", where=path, hint=hint)
     text = read_text(path, errors="replace")
     try:
         return json.loads(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3diag.errors import BadArgument
+from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.files import read_text
 from eagle3diag.serving.settings import LARGEST, read_settings
 from eagle3diag.serving.words import BREAK, split
@@ -159,6 +159,8 @@ def read_launch(source: object) -> Launch:
     if not isinstance(source, (str, os.PathLike)):
         raise BadArgument(f"{type(source).__name__} is not a launch command", hint="paste the command, or give the file that holds it")
     text, folder = str(source), Path()
+    if len(text.split()) == 1 and not _is_file(Path(text)) and not re.search(_NAME, text, re.IGNORECASE):
+        raise UnreadableFile("nothing is there; expected a launch command, or a file with one", where=text[:300], hint="check the path")
     if "\n" not in text and _is_file(Path(text)):
         text, folder = read_text(Path(text), LARGEST, errors="replace"), Path(text).parent
     return parse_launch(text, folder=folder)
@@ -199,7 +201,10 @@ def _server(words: list[str]) -> tuple[str, int]:
     for index, word in enumerate(words):  # an image whose entry point is the server, or a script of one's own
         if not _OPTION.match(word) and (found := re.search(_NAME, word, re.IGNORECASE)):
             return _NAMES[found[0].lower()], index + 1
-    raise BadArgument("the launch command names neither sglang nor vllm nor trtllm-serve", hint="paste the whole command line")
+    raise BadArgument(
+        f"no launch command: neither sglang nor vllm nor trtllm-serve is named in {' '.join(words)!r:.80}",
+        hint="give the whole command line in quotes, or a file with it; a log goes to --log",
+    )
 
 
 def _arguments(words: list[str]) -> dict[str, str]:

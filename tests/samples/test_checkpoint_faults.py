@@ -100,11 +100,19 @@ INJECTED: dict[str, Callable[[Draft], Draft]] = {
 
 #: Faults that show only beside the target, or under another engine: the draft and the engine.
 BESIDE: dict[str, tuple[str, Callable[[Draft, Target], Draft], str]] = {
-    "an embedding that was trained, replaced": ("FM-07", lambda d, t: d.replace(tensors={"embed_tokens.weight": _embedding(t, 0.3)}), "sglang"),
+    "an embedding that was trained, replaced": (
+        "FM-07",
+        lambda d, t: d.replace(tensors={"embed_tokens.weight": _embedding(t, 0.3)}),
+        "sglang",
+    ),
     "a random embedding, used": ("FM-09", lambda d, t: d.replace(tensors={"embed_tokens.weight": _embedding(t, 1, 0)}), "vllm"),
     "the first tokens as vocabulary": ("FM-15", _first, "sglang"),
     "both maps of another run": ("FM-13", lambda d, t: _other_pair(d), "sglang"),
-    "a map that the version throws away": ("FM-14", lambda d, t: d.replace(config={"architectures": ["Eagle3LlamaForCausalLM"]}), "vllm==0.9.0"),
+    "a map that the version throws away": (
+        "FM-14",
+        lambda d, t: d.replace(config={"architectures": ["Eagle3LlamaForCausalLM"]}),
+        "vllm==0.9.0",
+    ),
     "a bias that an old class makes up": ("FM-26", lambda d, t: d, "sglang==0.4.8"),
     "layers.0 before 0.5.12": ("FM-05", lambda d, t: d.replace(rename=lambda n: n.replace("midlayer.", "layers.0.")), "sglang==0.5.8"),
 }

@@ -14,7 +14,7 @@ import pytest
 import reports
 
 import eagle3diag
-from eagle3diag import cli, cli_capture, progress
+from eagle3diag import cli, cli_capture, cli_options, progress
 from eagle3diag.errors import BadArgument, InputError, UnreadableFile
 from eagle3diag.findings import Finding, Result
 
@@ -396,8 +396,24 @@ def test_progress_counts_up_to_an_error() -> None:
 
 def test_every_verb_has_help() -> None:
     """Each subcommand describes itself in one sentence."""
-    actions = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    actions = [a for a in cli_options.build(cli._VERBS)._actions if isinstance(a, argparse._SubParsersAction)]
 
-    verbs = {"diagnose", "compare", "audit", "convert", "weights", "replay", "probe", "capture", "report", "notebooks", "export", "demo"}
+    verbs = {
+        *(
+            "diagnose",
+            "compare",
+            "audit",
+            "convert",
+            "weights",
+            "replay",
+            "check",
+            "probe",
+            "capture",
+            "report",
+            "notebooks",
+            "export",
+            "demo",
+        )
+    }
     assert set(actions[0].choices) == verbs
     assert all(p.description and p.description.endswith(".") for p in actions[0].choices.values())

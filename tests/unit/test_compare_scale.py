@@ -257,7 +257,7 @@ def test_the_shell_takes_samples_and_resumes(dumps: tuple[str, str], tmp_path: P
     code = cli.main(["compare", *dumps, "--sample", "3", "--seed", "1", "--resume", str(tmp_path / "state"), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert code in (0, 1) and said["sampled"] == {"records": 3, "of": 8, "seed": 1} and (tmp_path / "state" / "state.json").is_file()
-    assert cli.main(["check-dump", dumps[0], "--sample", "2", "--json", "--html", str(tmp_path / "c.html")]) == 0
+    assert cli.main(["check", dumps[0], "--sample", "2", "--json", "--html", str(tmp_path / "c.html")]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["kind"] == "DumpCheck" and said["records"] == 2 and (tmp_path / "c.html").is_file()
 
@@ -265,9 +265,9 @@ def test_the_shell_takes_samples_and_resumes(dumps: tuple[str, str], tmp_path: P
 def test_check_dump_at_a_shell_finds_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1 on a dump of zeros, 0 below --fail-on, 2 on what is no dump."""
     zeros = written(tmp_path / "zeros", dump([{"name": "a", "input_ids": torch.arange(9), "features": torch.zeros(9, 72)}]))
-    assert cli.main(["check-dump", zeros, "--fail-on", "error"]) == 1
+    assert cli.main(["check", zeros, "--fail-on", "error"]) == 1
     assert "all states are zero" in capsys.readouterr().out
-    assert cli.main(["check-dump", str(tmp_path / "nothing")]) == 2
+    assert cli.main(["check", str(tmp_path / "nothing")]) == 2
 
 
 def test_without_ray_the_install_line_is_given(dumps: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

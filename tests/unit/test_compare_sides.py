@@ -32,7 +32,7 @@ def dump(side: str, boundaries: tuple[int, ...], states: list[torch.Tensor] | No
 def test_swapped_dumps_are_an_error_that_says_so() -> None:
     """A mirrored comparison would name a mirrored fault."""
     train, live = dump("train", (2, 4, 6)), dump("live", (2, 4, 6), engine="sglang")
-    with pytest.raises(MismatchedInputs, match="recorded live.*from training") as caught:
+    with pytest.raises(MismatchedInputs, match=r"recorded live.*from training") as caught:
         compare(live, train)
     assert caught.value.hint == "give them in the order train, live"
     assert compare(train, live).ok and compare(live, live).ok, "two engines may be compared with each other"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from eagle3diag.dumps.formats import (
     angelslim,
     automodel,
     ge_data,
     modelopt,
+    plain,
     sglang_dumper,
     sglang_passes,
     sglang_responses,
@@ -20,6 +23,7 @@ from eagle3diag.dumps.formats.mapped import listed, read_mapped
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import InputError, UnreadableFile, UnsafeFile
+from eagle3diag.files import meant_hint
 
 #: Every reader, the more telling first. A new format is one new file and one line here.
 FORMATS: tuple[Format, ...] = (
@@ -36,6 +40,7 @@ FORMATS: tuple[Format, ...] = (
     ge_data.RESEARCH,
     ge_data.ALONE,
     tensorrt_llm.FORMAT,
+    plain.FORMAT,
 )
 
 #: What trainers write beside the states: vocabulary maps, counts, the state of a run.
@@ -80,8 +85,9 @@ def read_foreign(place: Place, asked: Asked) -> HiddenStates:
     if damaged is not None and not seen:
         raise damaged
     message = f"holds no manifest.json of ours and no dump of a known format{'; ' + seen if seen else ', and no files at all'}"
-    hint = "say what the tensors are: open_dump(path, mapping={'input_ids': NAME, 'features': NAME}), see docs/formats.md"
-    raise UnreadableFile(message, where=place.where, hint=hint)
+    say = "say which tensor is which: --names input_ids=NAME,features=NAME, in Python open_dump(path, mapping={...}); see docs/formats.md"
+    meant = meant_hint(Path(place.where), "dump") if place.local else None
+    raise UnreadableFile(message, where=place.where, hint=meant or say)
 
 
 def _alike(place: Place, name: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eagle3diag.report.form import Page, Section, Table
@@ -15,21 +16,30 @@ if TYPE_CHECKING:
     from eagle3diag.audit import Audit, MapCheck
 
 _ORDER = ("raises", "shape_error", "missing", "dropped", "overwritten", "ignored", "borrowed", "loaded")
-_MEANING = (
-    "`raises`, `shape_error`: start-up ends. `missing`: the engine's parameter stays as it was allocated. `dropped`: no parameter takes it. "
-    "`overwritten`: loaded, then replaced by the target's. `borrowed`: the target's is used. `ignored`: not needed in serving."
-)
+_SETTLED = ("ignored", "borrowed", "loaded")  # a terminal has better things to show than a list of these
+_MEANING = {
+    "raises": "start-up ends",
+    "shape_error": "start-up ends",
+    "missing": "the engine's parameter stays as it was allocated",
+    "dropped": "no parameter takes it",
+    "overwritten": "loaded, then replaced by the target's",
+    "borrowed": "the target's is used",
+    "ignored": "not needed in serving",
+}
 
 
 def page(result: Audit) -> Page:
     findings = result.findings
     name = engine(result.engine, result.engine_version)
-    healthy = f"{name} will load {path_name(result.draft)} as it was trained: nothing above a note."
+    healthy = f"{name} loads {path_name(result.draft)} as it was saved: nothing above a note."
     counts = Counter(load.outcome for load in result.loads)
     outcomes = [f"{counts[o]} {o}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]
+    if result.facts is not None and result.facts.config.kind != "eagle3":  # the rest is measured against what an EAGLE-3 draft has
+        facts = (("checkpoint", result.draft), ("tensors", num(len(result.loads))))
+        return Page("audit", verdict(findings, healthy), facts, findings, tuple(replace(s, terminal=False) for s in _sections(result)))
     facts = (
         ("draft", result.draft),
-        ("engine", name if result.engine_known else f"{name} (the version asked for is not known: the rules of this one were used)"),
+        ("engine", name if result.engine_known else f"{name}, whose rules are not known: those of the nearest known version were used"),
         *((("draft class", result.draft_class),) if result.draft_class else ()),
         ("tensors", listed(outcomes)),
         ("fc reads", f"{num(result.needs_target_width)} states of the target ({num(result.target_hidden_size)} wide each)"),
@@ -53,8 +63,15 @@ def _sections(result: Audit) -> Iterator[Section]:
     )
     columns = ("name", "shape", "dtype", "outcome", "goes into", "note")
     if rows:
-        table = Table(columns, rows, narrow=(0, 1, 3, 4), code=(0, 4))
-        yield Section("What the loader does with every name", "Trouble first.", paragraphs=(_MEANING,), tables=(table,))
+        table = Table(columns, rows, narrow=(0, 1, 3), code=(0, 4))
+        outcomes = {load.outcome for load in result.loads}
+        words = "; ".join(f"`{o}`: {meaning}" for o, meaning in _MEANING.items() if o in outcomes)
+        yield Section(
+            "What the loader does with every name",
+            f"Trouble first. {words}." if words else "",
+            tables=(table,),
+            terminal=not outcomes <= set(_SETTLED),
+        )
     if result.captures:
         yield _captures(result)
     differ = tuple((s.name, shape(s.expected), shape(s.found)) for s in result.shapes if s.expected != s.found)
@@ -113,5 +130,7 @@ def _vocabulary(check: MapCheck) -> Section:
     )
     columns = ("if d2t holds ...", "offsets (the convention)", "absolute ids")
     return Section(
-        "Vocabulary map", f"{facts} The reading that fits is the one that was written.", tables=(Table(columns, rows, align="lrr"),)
+        "Vocabulary map",
+        f"{facts} Engines read offsets, so the first column should be 100 % throughout.",
+        tables=(Table(columns, rows, align="lrr"),),
     )

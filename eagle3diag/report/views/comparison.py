@@ -109,7 +109,9 @@ def _sections(result: Comparison) -> Iterator[Section]:
         ("Not on both sides", "Rows that were stepped over, and train records of which live has nothing.", result.absent),
     ):
         if lines:
-            yield Section(title, caption, tables=(Table(("record",), tuple((r,) for r in lines)),), fold=True, terminal=title != "Not on both sides")
+            yield Section(
+                title, caption, tables=(Table(("record",), tuple((r,) for r in lines)),), fold=True, terminal=title != "Not on both sides"
+            )
 
 
 def _origins(result: Comparison) -> Table:

@@ -99,9 +99,7 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
             terminal=_beyond_the_strip(result),
         )
     if result.suspects:
-        words = (
-            "Not seen, since the evidence given could not show them; each would explain the number. The last column says what would tell."
-        )
+        words = "Not seen, since the evidence given could not show them; each would explain the number."
         yield Section("Undetermined between", words, tables=(_suspects(result),))
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
@@ -128,7 +126,9 @@ def _suspects(result: Diagnosis) -> Table:
         )
         for s in result.suspects
     )
-    return Table(("fault", "what it is", "share", "would give", "what would tell"), rows, align="llrrl", narrow=(0, 1, 2, 3), code=(0,))
+    played = any(s.predicted is not None for s in result.suspects)
+    columns = ("fault", "what it is", "share", "would give", "what would tell")
+    return Table(columns, rows, align="llrrl", narrow=(0, 1, 2, 3, 4) if played else (0, 1, 2, 4), code=(0,))
 
 
 def _nearest(result: Diagnosis) -> list[Counterfactual]:

@@ -121,7 +121,7 @@ def positions(result: Replay) -> Table:
     for i, p in enumerate(result.p):
         every = fixed(result.every_position_p[i]) if i < len(result.every_position_p) else MISSING
         interval = span(result.p_interval[i], 3) if i < len(result.p_interval) else MISSING
-        conditional = fixed(result.c[i]) if i < len(result.c) else MISSING
+        conditional = fixed(result.c[i]) if i < len(result.c) and math.isfinite(result.c[i]) else MISSING  # none of none
         rows.append((str(i + 1), fixed(p), interval, conditional, every))
     return Table(("position", "p", "95 % interval", "c, given the one before", "p, every position"), tuple(rows), align="rrrrr")
 

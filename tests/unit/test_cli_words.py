@@ -1,0 +1,119 @@
+"""The command line and what people type by mistake: every wrong word gets the right one back, at exit code 2 and in a line or two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_bad_input import write_draft, write_dump
+
+from eagle3diag import cli, cli_options
+from eagle3diag.errors import BadArgument
+
+WRONG = [
+    ([], "where to begin"),
+    (["diagnos"], "did you mean eagle3diag diagnose?"),
+    (["check_dump", "d"], "did you mean eagle3diag check?"),
+    (["before_after"], "did you mean eagle3diag report?"),
+    (["zzz"], "there are diagnose, compare,"),
+    (["audit", "d", "--traget", "t"], "did you mean --target?"),
+    (["audit", "d", "--zzz"], "audit --help lists the options"),
+    (["diagnose", "d"], "diagnose --draft d"),
+    (["audit", "d", "e"], "e is one word too many"),
+    (["compare", "d"], "required: LIVE"),
+    (["capture"], "--out"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), WRONG, ids=[" ".join(argv) or "nothing" for argv, _ in WRONG])
+def test_a_wrong_word_is_answered_with_the_right_one(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors say what was meant, and not the whole usage."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    out = capsys.readouterr()
+    assert end.value.code == 2 and said in out.err and out.out == ""
+    assert not argv or len(out.err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["diagnose", "--launch", "no/such.sh"], "nothing is there; expected a launch command"),
+        (["diagnose", "--launch", "a b c"], "neither sglang nor vllm"),
+        (["diagnose", "--acceptance", "40%"], "an accept length is a plain number"),
+        (["diagnose", "--acceptance", "0.02"], "is this an accept rate?"),
+        (["audit", "DRAFT", "--engine", "sglang=0.5.8"], "write sglang==VERSION"),
+        (["audit", "DRAFT", "--engine", "tgi"], "known: sglang, vllm"),
+        (["audit", "DUMP"], "a dump of hidden states, not a checkpoint"),
+        (["replay", "DUMP", "DRAFT"], "were two arguments swapped?"),
+        (["compare", "DRAFT", "DUMP"], "a checkpoint, not a dump of hidden states"),
+        (["audit", "HERE"], "did you mean HERE/draft?"),
+        (["check", "HERE"], "did you mean HERE/dump?"),
+        (["report", "DRAFT"], "eagle3diag audit DRAFT"),
+        (["notebooks", "HERE/n", "--draft", "no/such"], "expected what --draft names"),
+        (["check", "DUMP", "--names", "ids"], "write --names input_ids=NAME"),
+    ],
+)
+def test_a_wrong_input_is_answered_with_what_to_do(argv: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what is there, and what was probably meant."""
+    write_draft(tmp_path / "draft")
+    write_dump(tmp_path / "dump")
+    places = {"HERE": tmp_path, "DRAFT": tmp_path / "draft", "DUMP": tmp_path / "dump"}
+    for name, path in places.items():
+        argv, said = [a.replace(name, str(path)) for a in argv], said.replace(name, str(path))
+    code = cli.main(argv)
+    if argv[-1] == "ids":  # of a dump of ours nothing has to be said
+        assert code == 0
+        argv = ["check", str(tmp_path / "draft"), "--names", "ids"]
+        code = cli.main(argv)
+    assert code == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def own_dumps(folder: Path, ids: str, features: str) -> tuple[Path, Path]:
+    """Two dumps as anybody writes them: the train side in .npz, the live side in .pt with the first two states exchanged."""
+    g = torch.Generator().manual_seed(0)
+    for side in ("train", "live"):
+        (folder / side).mkdir()
+    for i in range(2):
+        states = [torch.randn(40, 24, generator=g) * (b + 1) for b in range(3)]
+        tokens = torch.randint(0, 99, (40,), generator=g)
+        np.savez(folder / "train" / f"{i}.npz", **{ids: tokens.numpy(), features: torch.cat(states, -1).numpy()})
+        torch.save({ids: tokens, features: torch.cat([states[1], states[0], states[2]], -1)}, folder / "live" / f"{i}.pt")
+    return folder / "train", folder / "live"
+
+
+@pytest.mark.parametrize(("ids", "features"), [("input_ids", "hidden_states"), ("tokens", "aux"), ("token_ids", "features")])
+def test_a_plain_dump_needs_no_words(ids: str, features: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids and one wide row of numbers for each token can be nothing else, so nobody has to say which is which."""
+    train, live = own_dumps(tmp_path, ids, features)
+    assert cli.main(["compare", str(train), str(live)]) == 1
+    out = capsys.readouterr().out
+    assert "FM-33" in out and "rotated basis" not in out and "assumed" in out
+
+
+def test_names_say_which_tensor_is_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that nobody could guess are refused with the option that says them, and read with it; one side may be of ours."""
+    train, live = own_dumps(tmp_path, "sequence", "h")
+    assert cli.main(["compare", str(train), str(live)]) == 2
+    assert "--names input_ids=NAME,features=NAME" in capsys.readouterr().err
+    assert cli.main(["compare", str(train), str(live), "--names", "input_ids=sequence,features=h"]) == 1
+    assert "FM-33" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["", "a", "a=", "=b", "a=b,c"])
+def test_names_that_cannot_be_read_are_bad_input(words: str) -> None:
+    with pytest.raises(BadArgument, match="--names"):
+        cli_options.names(words)
+
+
+def test_help_leads_with_what_is_the_verbs_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """In 80 columns, the common options last, an example at the end."""
+    for verb in cli._VERBS:
+        with pytest.raises(SystemExit):
+            cli.main([verb, "--help"])
+        out = capsys.readouterr().out
+        assert out.count("eagle3diag") >= 2 and f"usage: eagle3diag {verb}" in out.splitlines()[0], "a usage of one line, and an example"
+        assert "--traceback" in out.splitlines()[-6:][0] or out.index("--traceback") > out.index("--progress") > len(out) // 3
