@@ -45,13 +45,13 @@ def judge(result: Result) -> tuple[Finding, ...]:
 
 
 def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
-    from eagle3diag.faults import agreement, checkpoint, config, engine, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, checkpoint, config, engine, general, names, shapes, vocabulary
 
     if (other := general.other_kind(audit)) is not None:  # the rest is about EAGLE-3
         return (other,)
     parts = (checkpoint, shapes, vocabulary, config, agreement)
     judges = [j for part in parts for j in part.JUDGES]
-    judges += [*engine.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
+    judges += [*engine.JUDGES, *names.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
     return ordered([*(j(audit) for j in judges), *engine.known_bugs(audit)])
 
 
@@ -96,7 +96,7 @@ def in_words() -> dict[str, dict[str, Any]]:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, engine, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, names, shapes, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
@@ -106,7 +106,7 @@ def detect(case: Case) -> tuple[Finding, ...]:
     found += engine.detect(case)
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
-        found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
+        found += [j(case.audit) for j in (*names.JUDGES, *general.JUDGES, *(j for part in parts for j in part.GENERAL))]
     if case.weights is not None:
         stray = any(f is not None and f.fault == "FM-09" for f in found)  # held against the target: the weights alone guess at it
         found += [f for f in judge_weights(case.weights) if not (stray and f.fault == "FM-09")]
