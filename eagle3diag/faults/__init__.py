@@ -81,9 +81,9 @@ def _as_one(same: list[Fault]) -> Fault:
 
 def _entries() -> tuple[Fault, ...]:
     """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
-    from eagle3diag.faults import checkpoint, config, launch, log, loop, recorded, shapes, states, vocabulary
+    from eagle3diag.faults import checkpoint, config, launch, log, loop, packed, recorded, shapes, states, vocabulary
 
-    modules = (launch, log, checkpoint, shapes, vocabulary, config, states, loop, recorded)
+    modules = (launch, log, checkpoint, shapes, vocabulary, config, packed, states, loop, recorded)
     return tuple(fault for module in modules for fault in module.FAULTS)
 
 
