@@ -54,13 +54,13 @@ def _of_sample(findings: tuple[Finding, ...], sampled: Sampled | None) -> tuple[
 
 
 def _judge_audit(audit: Audit) -> tuple[Finding, ...]:
-    from eagle3diag.faults import agreement, checkpoint, config, engine, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, checkpoint, config, engine, general, names, shapes, vocabulary
 
     if (other := general.other_kind(audit)) is not None:  # the rest is about EAGLE-3
         return (other,)
     parts = (checkpoint, shapes, vocabulary, config, agreement)
     judges = [j for part in parts for j in part.JUDGES]
-    judges += [*engine.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
+    judges += [*engine.JUDGES, *names.JUDGES, *general.JUDGES, *general.WITHOUT_WEIGHTS]
     return ordered([*(j(audit) for j in judges), *engine.known_bugs(audit)])
 
 
@@ -92,9 +92,9 @@ def _as_one(same: list[Fault], title: str | None) -> Fault:
 
 def _entries() -> tuple[Fault, ...]:
     """What sees a fault, cheapest evidence first: the log and the dumps may each see the same one."""
-    from eagle3diag.faults import checkpoint, config, launch, log, loop, recorded, shapes, states, vocabulary
+    from eagle3diag.faults import checkpoint, config, launch, log, loop, packed, recorded, shapes, states, vocabulary
 
-    modules = (launch, log, checkpoint, shapes, vocabulary, config, states, loop, recorded)
+    modules = (launch, log, checkpoint, shapes, vocabulary, config, packed, states, loop, recorded)
     return tuple(fault for module in modules for fault in module.FAULTS)
 
 
@@ -108,7 +108,7 @@ def in_words() -> dict[str, dict[str, Any]]:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, engine, general, shapes, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, names, shapes, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
@@ -118,7 +118,7 @@ def detect(case: Case) -> tuple[Finding, ...]:
     found += engine.detect(case)
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
-        found += [j(case.audit) for j in (*general.JUDGES, *(j for part in parts for j in part.GENERAL))]
+        found += [j(case.audit) for j in (*names.JUDGES, *general.JUDGES, *(j for part in parts for j in part.GENERAL))]
     if case.weights is not None:
         stray = any(f is not None and f.fault == "FM-09" for f in found)  # held against the target: the weights alone guess at it
         found += [f for f in judge_weights(case.weights) if not (stray and f.fault == "FM-09")]

@@ -102,24 +102,27 @@ def unshared_head(audit: Audit) -> Finding | None:
 
 
 def replaced_head(audit: Audit) -> Finding | None:
-    """FM-07: a head in the file that the config gives away. SGLang ``load_lm_head_from_target``: ``draft_vocab_size`` present and null."""
+    """FM-07: a head in the file that the config gives away. SGLang ``load_lm_head_from_target``: ``draft_vocab_size`` present and null; vLLM
+    builds a head for the whole vocabulary also where the field is absent."""
     facts = audit.facts
-    if facts is None or audit.engine != "sglang" or "lm_head.weight" not in facts or facts.config.tie_word_embeddings:
+    if facts is None or "lm_head.weight" not in facts or facts.config.tie_word_embeddings:
         return None
-    if facts.config.raw.get("draft_vocab_size", 0) is not None:
+    if facts.config.raw.get("draft_vocab_size", 0 if audit.engine == "sglang" else None) is not None:
         return None
     rows = facts.shape("lm_head.weight")[0]
     own = rows < audit.vocab_size and not padded(rows, audit.vocab_size)
     fatal = any(load.canonical == "lm_head.weight" for load in audit.outcome("shape_error"))
+    if audit.engine != "sglang" and not fatal:  # a whole head of its own is kept
+        return None
     return Finding(
         "FM-07",
         Severity.ERROR if own else Severity.WARNING,
-        "the draft's own head is replaced by the target's",
-        "draft_vocab_size is null, which tells the engine to borrow the target's head; "
-        + ("the one in the file does not fit a head of that size, and start-up ends. " if fatal else "the one in the file is loaded and thrown away. ")
+        "the config gives the draft's own head away" if fatal else "the draft's own head is replaced by the target's",
+        "Without a draft_vocab_size the engine makes a head for the whole vocabulary, or borrows the target's; "
+        + ("this one does not fit it, and start-up ends. " if fatal else "the one in the file is loaded and thrown away. ")
         + ("It has fewer rows than the target's, so it was trained." if own else "That is right only if it is a copy of the target's."),
         (
-            Evidence("draft_vocab_size", "null", str(rows), "config"),
+            Evidence("draft_vocab_size", "null" if "draft_vocab_size" in facts.config.raw else "absent", str(rows), "config"),
             Evidence("rows of lm_head", rows, f"absent, or {audit.vocab_size} copied from the target", "checkpoint"),
         ),
         f"Set draft_vocab_size to {rows}." if own else f"If the head was trained, set draft_vocab_size to {rows}; if not, leave it out.",
@@ -140,7 +143,7 @@ def replaced_embedding(audit: Audit) -> Finding | None:
         "shares the target's, whatever the file holds.",
         _compared(like, "1, where the target's may stand in for it"),
         "Serve with an engine that keeps what the file holds (vLLM since 0.11.1), or train with the target's embedding frozen.",
-        "eagle3diag replay with engine=\"vllm\" and without: the difference is what it costs.",
+        'eagle3diag replay with engine="vllm" and without: the difference is what it costs.',
     )
 
 

@@ -9,11 +9,12 @@ from eagle3diag.audit.facts import Facts
 from eagle3diag.checkpoints.names import SCALES
 from eagle3diag.checkpoints.recognise import speculators_since
 from eagle3diag.faults.base import in_files
+from eagle3diag.faults.engine import lost_layer
 from eagle3diag.findings import Evidence, Finding, Severity
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
-_AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
-_HEAD_NORM = re.compile(r"layers\.\d+\.self_attn\.[qk]_norm\.weight")
+AUX_NORM = re.compile(r"(input_norm|fc_norm\.\d+)\.weight")
+HEAD_NORM = re.compile(r"layers\.\d+\.self_attn\.[qk]_norm\.weight")
 _AUDIT = "`eagle3diag audit` must stay silent about it; then measure again, since faults come in series."
 
 
@@ -22,8 +23,8 @@ def unapplied_norm(audit: Audit) -> Finding | None:
     facts = audit.facts
     c = facts.config
     flagged = {"input_norm": c.norm_before_fc, "fc_norm": c.fc_norm}
-    unnamed = [n for n in facts.tensors if _AUX_NORM.fullmatch(n) and not flagged[n.split(".")[0]]]
-    dropped = [n for n in _dropped(audit) if _AUX_NORM.fullmatch(n) or _HEAD_NORM.fullmatch(n)]
+    unnamed = [n for n in facts.tensors if AUX_NORM.fullmatch(n) and not flagged[n.split(".")[0]]]
+    dropped = [n for n in _dropped(audit) if AUX_NORM.fullmatch(n) or HEAD_NORM.fullmatch(n)]
     lost = list(dict.fromkeys([*unnamed, *dropped]))
     if not lost:
         return None
@@ -36,8 +37,9 @@ def unapplied_norm(audit: Audit) -> Finding | None:
         + (
             f"The config does not set {' and '.join(flags)} at its top level, where engines read it."
             if unnamed
-            else f"{audit.engine} {audit.engine_version} has no such parameter and drops them."
-        ),
+            else f"{audit.engine} {audit.engine_version} has no such parameter."
+        )
+        + _ends(audit, lost),
         tuple(Evidence(n, "dropped" if n in dropped else "no flag", "applied", "audit" if n in dropped else "config") for n in lost[:8]),
         f"Set {', '.join(f'{f}: true' for f in flags)} in config.json."
         if unnamed
@@ -47,7 +49,13 @@ def unapplied_norm(audit: Audit) -> Finding | None:
 
 
 def _dropped(audit: Audit) -> list[str]:
-    return [load.canonical for load in audit.outcome("dropped")]
+    return [load.canonical for load in (*audit.outcome("dropped"), *audit.outcome("raises"))]
+
+
+def _ends(audit: Audit, names: list[str]) -> str:
+    """What to add where the engine does not only drop these."""
+    raising = any(load.canonical in names for load in audit.outcome("raises"))
+    return f" {audit.engine} {audit.engine_version} ends its start with an error over them." if raising else ""
 
 
 def promised_norm(audit: Audit) -> Finding | None:
@@ -78,13 +86,14 @@ def lost_bias(audit: Audit) -> Finding | None:
     lost = [n for n in there if n in dropped or (".self_attn." in n and not facts.config.attention_bias)]
     if not lost:
         return None
+    ends = _ends(audit, lost)
     return Finding(
         "FM-26",
-        Severity.WARNING,
+        Severity.ERROR if ends else Severity.WARNING,
         f"{len(lost)} trained biases are not applied",
         "SGLang's draft class builds q, k and v without a bias whatever attention_bias says."
         if audit.engine == "sglang" and all(n in dropped for n in lost)
-        else "The config does not say attention_bias (or bias, for fc), so the engine has no parameter for them.",
+        else "The config does not say attention_bias (or bias, for fc), so the engine has no parameter for them." + ends,
         tuple(Evidence(n, "dropped" if n in dropped else "no flag", "loaded", "audit") for n in lost[:8]),
         "Set attention_bias (fc: bias) to true and serve with an engine that builds them, or train without biases.",
         _AUDIT,
@@ -173,7 +182,7 @@ def aux_ids(audit: Audit) -> Finding | None:
         evidence.append(Evidence("boundaries outside of the target", str(outside), f"0 to {n if n is not None else 'n_layers'}", "config"))
     if len(set(ids)) < len(ids):
         evidence.append(Evidence("boundaries", str(list(ids)), "distinct: engines capture each once", "config"))
-    if 0 in ids:
+    if 0 in ids and lost_layer(audit) is None:
         evidence.append(Evidence("boundaries", str(list(ids)), "above 0, which is the embedding's output", "config"))
     if not evidence:
         return None

@@ -11,7 +11,8 @@ from eagle3diag.engines import ENGINES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
-from eagle3diag.faults.checkpoint import replaced_head
+from eagle3diag.faults.checkpoint import replaced_head, tied_by_mistake
+from eagle3diag.faults.general import layer_count
 from eagle3diag.faults.shapes import fc_width, other_architecture
 from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -38,57 +39,30 @@ def unknown_engine(audit: Audit) -> Finding | None:
 
 
 def refused(audit: Audit) -> Finding | None:
-    """FM-27: a config from which the engine builds no EAGLE-3 draft, whatever the tensors are; a class of other tensors is said elsewhere."""
-    if not audit.refused or other_architecture(audit) is not None:
+    """FM-27: a config from which the engine builds no EAGLE-3 draft, whatever the tensors are. A class of other tensors, a number of layers that
+    the file does not hold, and a head that is given away are said elsewhere."""
+    told = {"num_hidden_layers": layer_count(audit), "draft_vocab_size": replaced_head(audit)}
+    reasons = [r for r in audit.refused if not any(field in r and said is not None for field, said in told.items())]
+    if not reasons or other_architecture(audit) is not None:
         return None
     return Finding(
         "FM-27",
         Severity.ERROR,
         f"{audit.engine} {audit.engine_version} builds no draft from this config".replace("  ", " "),
-        "; ".join(audit.refused) + ".",
-        tuple(Evidence("start-up", reason, "the class is built", f"{audit.draft_class} of {audit.engine}") for reason in audit.refused),
+        "; ".join(reasons) + ".",
+        tuple(Evidence("start-up", reason, "the class is built", f"{audit.draft_class} of {audit.engine}") for reason in reasons),
         "Set the fields as this engine reads them (eagle3diag.convert writes a repaired copy), or use an engine that reads this format.",
         "`eagle3diag audit` must no longer say so.",
-    )
-
-
-def names_end_start(audit: Audit) -> Finding | None:
-    """K1, the loud half: names that no parameter takes, in an engine that ends with an error for them; FM-05 where the layer is among them."""
-    raising = audit.outcome("raises")
-    if not raising or audit.missing_layer:
-        return None
-    return Finding(
-        "K1",
-        Severity.ERROR,
-        f"{audit.engine} {audit.engine_version} ends with an error at {raising[0].name}",
-        "No parameter of the draft class has that name, and this loader is strict about names that it does not know.",
-        tuple(Evidence(load.name, "raises", "a name of this class", "audit") for load in raising[:8]),
-        "Remove what does not belong to the draft, and set the flag of what does (fc_norm, attention_bias, ...).",
-        "`eagle3diag audit` must list no tensor that raises.",
-    )
-
-
-def map_ends_start(audit: Audit) -> Finding | None:
-    """K1: no map, which a whole vocabulary does not need, in a version that asks for it all the same."""
-    if not any(load.canonical == "d2t" and load.note == HOLDS["unset"] for load in audit.outcome("missing")) or reduced(audit):
-        return None
-    return Finding(
-        "K1",
-        Severity.ERROR,
-        f"{audit.engine} {audit.engine_version} ends with an AttributeError for want of d2t",
-        "The draft speaks the whole vocabulary, so no map is needed; this version looks for one without asking whether there is one.",
-        (Evidence("d2t", "missing", f"[{audit.vocab_size}] zeros", "checkpoint"),),
-        "Upgrade, or add a d2t of zeros: eagle3diag convert does it in a copy.",
-        "`eagle3diag audit` must list d2t as loaded.",
     )
 
 
 def shapes_end_start(audit: Audit) -> Finding | None:
     """K2: tensors that the engine's parameter does not fit, though the config promises this very shape: its class reads other fields."""
     promised = {check.name for check in audit.shapes}
-    promised |= {name for name, judge in (("fc.weight", fc_width), ("lm_head.weight", replaced_head)) if judge(audit) is not None}
+    promised |= {"fc.weight"} if fc_width(audit) is not None else set()
+    promised |= {"lm_head.weight", "d2t"} if replaced_head(audit) is not None else set()
     wrong = [load for load in audit.outcome("shape_error") if load.canonical not in promised]
-    if not wrong or audit.refused:
+    if not wrong or audit.refused or other_architecture(audit) is not None:
         return None
     fc = any(load.canonical == "fc.weight" for load in wrong)
     return Finding(
@@ -105,7 +79,7 @@ def shapes_end_start(audit: Audit) -> Finding | None:
 
 def whole_head_borrowed(audit: Audit) -> Finding | None:
     """FM-06 as vLLM has it: no head in the file, so the target's is shared, whose rows are not those of the reduced vocabulary."""
-    if audit.draft_vocab_size >= audit.vocab_size:
+    if audit.draft_vocab_size >= audit.vocab_size or tied_by_mistake(audit) is not None:
         return None
     if not any(load.canonical == "lm_head.weight" and "reduced" in load.note for load in audit.outcome("borrowed")):
         return None
@@ -260,7 +234,9 @@ def lost_layer(audit: Audit) -> Finding | None:
     """FM-30: a boundary that this target's class never captures, so that fc is fed too few states."""
     capture = _first(audit)
     blocks = audit.facts.target.n_layers if audit.facts is not None and audit.facts.target is not None else None
-    lost = tuple(b for b in capture.lost if blocks is None or 0 <= b <= blocks) if capture is not None else ()  # others do not exist: C2
+    lost = (
+        tuple(b for b in capture.lost if b >= 0 and (blocks is None or b <= blocks)) if capture is not None else ()
+    )  # others do not exist: C2
     if capture is None or not lost:
         return None
     return Finding(
@@ -342,8 +318,7 @@ def known_bugs(audit: Audit, launch: Launch | None = None) -> list[Finding]:
 
 #: What an audit alone says.
 JUDGES = (
-    unknown_engine, refused, names_end_start, map_ends_start, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field,
-    unsupported_target, lost_layer,
+    unknown_engine, refused, shapes_end_start, whole_head_borrowed, unfilled_bias, unserved_field, unsupported_target, lost_layer,
     other_order, other_layers,
 )  # fmt: skip
 

@@ -1,9 +1,8 @@
-"""What the audit says outside the numbered faults: other kinds of drafts, unknown engine versions, lost tensors and layers, odds and ends."""
+"""What the audit says outside the numbered faults: other kinds of drafts, another number of layers, broken norms."""
 
 from __future__ import annotations
 
 from eagle3diag.audit import Audit
-from eagle3diag.checkpoints.names import IDLE
 from eagle3diag.checkpoints.recognise import KIND_WORDS
 from eagle3diag.findings import Evidence, Finding, Severity
 
@@ -37,25 +36,6 @@ _SERVED = {
     "dspark": 'Serve it with vLLM: "method": "dspark".',
     "xpress": "No engine that eagle3diag knows serves it.",
 }
-
-
-def lost_tensors(audit: Audit) -> Finding | None:
-    """K1, the harmless half: tensors dropped although every parameter has its value. Norms are FM-20's, biases FM-26's."""
-    if audit.missing_layer:
-        return None
-    told = (*IDLE, ".bias", *(["lm_head.weight"] if audit.tie_word_embeddings else []))  # a head that is tied is FM-10's
-    lost = [load for load in audit.outcome("dropped") if not load.name.endswith(told) and "norm" not in load.canonical]
-    if not lost:
-        return None
-    return Finding(
-        "K1",
-        Severity.WARNING,
-        f"{len(lost)} tensor{'s are' if len(lost) > 1 else ' is'} dropped without a message",
-        "All parameters have a value, but what is dropped was in the trainer's model and will not be applied.",
-        tuple(Evidence(load.name, "dropped", "loaded", "audit") for load in lost[:8]),
-        "Use an engine version that knows these tensors, or train without them.",
-        "`eagle3diag audit` must list no dropped tensor.",
-    )
 
 
 def layer_count(audit: Audit) -> Finding | None:
@@ -101,22 +81,6 @@ def broken_small(audit: Audit) -> Finding | None:
     )
 
 
-def missing_others(audit: Audit) -> Finding | None:
-    """K1: fc or the last norm missing; the layer is FM-05's, the head FM-06's."""
-    missing = [load for load in audit.outcome("missing") if load.name in ("fc.weight", "norm.weight", "embed_tokens.weight")]
-    if not missing:
-        return None
-    return Finding(
-        "K1",
-        Severity.ERROR,
-        f"{', '.join(load.name for load in missing)} left at {missing[0].note}",
-        "No tensor of the file fills it, and the loader does not say so.",
-        tuple(Evidence(load.name, "missing", "loaded", "audit") for load in missing),
-        "Export the checkpoint again with all its tensors.",
-        "`eagle3diag audit` must list no missing parameter.",
-    )
-
-
-JUDGES = (lost_tensors, missing_others, layer_count)
+JUDGES = (layer_count,)
 WITHOUT_WEIGHTS = (broken_small,)
 """Judges of the audit alone: in a diagnosis the weight report says the same of every tensor."""

@@ -86,7 +86,7 @@ def sglang(log: Path, draft: Path = DRAFT, algorithm: str = "EAGLE3") -> Iterato
         pytest.skip("needs sglang, or EAGLE3DIAG_SGLANG naming the Python of an environment that has it")
     command = (
         f"{SGLANG} -m sglang.launch_server --model-path {TARGET} --device cpu --dtype bfloat16 --context-length 512 --max-total-tokens 4096 "
-        "--max-running-requests 4 --mem-fraction-static 0.3 --random-seed 0 --disable-radix-cache --disable-cuda-graph --enable-metrics "
+        "--max-running-requests 4 --mem-fraction-static 0.9 --random-seed 0 --disable-radix-cache --disable-cuda-graph --enable-metrics "
         f"--disable-overlap-schedule --decode-log-interval 4 --watchdog-timeout 3600 --api-key {KEY} --speculative-algorithm {algorithm} "
         f"--speculative-draft-model-path {draft} --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-num-draft-tokens 5"
     )

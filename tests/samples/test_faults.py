@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eagle3diag.audit import audit
 from eagle3diag.capture.reference import capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft
 from eagle3diag.diagnose import Diagnosis, diagnose
@@ -133,6 +134,22 @@ def test_faults_of_the_checkpoint(fault: str, draft: Draft, target: Target, few:
     else:
         assert result.ranked[0].cost is not None
         assert result.ranked[0].cost > 0.3
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_packed_otherwise(undo: bool, draft: Draft, target: Target, few: HiddenStates) -> None:
+    """FM-19: heads of q, k and v taken apart in another order, either way round: only a replay tells, and it does."""
+    names = [f"midlayer.self_attn.{part}_proj.weight" for part in "qkv"]
+    heads = torch.cat([draft.tensors[n] for n in names]).view(9 + 2 * 3, 64, -1)
+    order = torch.tensor([h for g in range(3) for h in (3 * g, 3 * g + 1, 3 * g + 2, 9 + g, 12 + g)])
+    mixed = heads[order.argsort() if undo else order].view(15 * 64, -1).split([576, 192, 192])
+    broken = draft.replace(tensors={n: t.clone() for n, t in zip(names, mixed, strict=True)})
+
+    result = diagnose(draft=broken, target=target, train=few)
+
+    assert audit(broken, target=target).findings == ()
+    assert serious(result) == ["FM-19"]
+    assert ("read one kind" if not undo else "read group by group") in result.findings[0].title
 
 
 def test_fm05_as_older_engines_have_it(draft: Draft) -> None:

@@ -45,7 +45,7 @@ def engine_options(target: str, draft: str | None, chain: Chain, hooks: list[dic
         "context_length": 512,
         "max_total_tokens": 4096,
         "max_running_requests": 8,
-        "mem_fraction_static": 0.3,
+        "mem_fraction_static": 0.9,  # the tokens above are what is allocated; memory that others take meanwhile counts against this
         "random_seed": 0,
         "disable_radix_cache": True,
         "disable_cuda_graph": True,
