@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from html import escape
 from pathlib import Path
 
 import chromium
+import nbformat
 from lab import Notebook, jupyterlab
 
 import eagle3diag as e3
@@ -67,7 +67,7 @@ def _controls(tab: chromium.Tab, scratch: Path, picture: Path) -> None:
     """JupyterLab with the controls of the replay, one fault chosen."""
     work = scratch / "work"
     work.mkdir()
-    shutil.copy(ROOT / "notebooks" / "07_replay.ipynb", work)
+    _short(work / "07_replay.ipynb")
     tab("Emulation.setDeviceMetricsOverride", width=1180, height=860, deviceScaleFactor=1, mobile=False)
     tab("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "light"}])
     given = {
@@ -87,6 +87,16 @@ def _controls(tab: chromium.Tab, scratch: Path, picture: Path) -> None:
         tab.until(f"(m => m && m[1] !== m[2])({cell}.innerText.match(/accept length ([0-9.]+) .healthy ([0-9.]+)/))", 60)
         tab.run(f"{cell}.scrollIntoView({{ block: 'start' }})")
         tab.picture(picture, whole=False)
+
+
+def _short(path: Path) -> None:
+    """Notebook 07 with no more than its controls need."""
+    notebook = nbformat.read(ROOT / "notebooks" / path.name, as_version=4)
+    title, paths, controls = notebook.cells[0], notebook.cells[1], next(c for c in notebook.cells if c.source == "bench.controls()")
+    bench = next(c for c in notebook.cells if "bench = Bench(" in c.source)
+    bench.source = "\n".join(line for line in bench.source.split("\n")[:3])
+    notebook.cells = [title, paths, bench, nbformat.v4.new_markdown_cell("## Now break it yourself"), controls]
+    nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":
