@@ -22,7 +22,7 @@ PAGES = (
     ("pictures/report_dark.png", "samples/broken.html", 1280, 900, True, "#part-0"),
     ("pictures/report_phone.png", "samples/broken.html", 390, 844, False, ""),
     ("pictures/before_after.png", "samples/before_after.html", 1280, 760, False, ""),
-    ("pictures/notebook.png", "notebooks/09_full_investigation.html", 1280, 1200, False, ""),
+    ("pictures/notebook.png", "notebooks/09_full_investigation.html", 1280, 1080, False, "#part-2"),
 )
 _TERMINAL = "margin:0;padding:18px 22px;width:max-content;background:#14171b;color:#e7eaee;font:14px/1.35 'DejaVu Sans Mono',monospace"
 _INK = {"1": "font-weight:700", "2": "color:#a9b2bd", "1;31": "color:#ff9d5c;font-weight:700", "1;33": "color:#f0c24b;font-weight:700"}
@@ -35,11 +35,12 @@ def main() -> None:
     if binary is None:
         raise SystemExit("Chromium is not installed (on Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory() as scratch, chromium.browser(binary, Path(scratch) / "profile") as tab:
+        tab("Emulation.setScrollbarsHidden", hidden=True)
         for name, page, width, height, dark, place in PAGES:
             tab.open(RENDERED / page, width=width, height=height, dark=dark)
             if place:
                 tab.run(f"document.querySelector({place!r}).scrollIntoView({{ behavior: 'instant' }})")
-                tab.until("document.querySelector('.is-live .main-svg') !== null")
+                tab.until("!document.querySelector('figure[id]') || document.querySelector('.is-live .main-svg') !== null")
             tab.picture(DOCS / name, whole=False)
         _terminal(tab, Path(scratch) / "terminal.html", DOCS / "pictures/terminal.png")
         _controls(tab, Path(scratch), DOCS / "pictures/controls.png")
@@ -50,8 +51,9 @@ def main() -> None:
 def _terminal(tab: chromium.Tab, page: Path, picture: Path) -> None:
     """The start of a diagnosis as a terminal of 80 columns shows it."""
     result = e3.load(RENDERED / "samples" / "broken.html")
-    lines = text.render(result, colour=True).split("\n")[:46]
-    painted = escape("\n".join(lines)).replace("\x1b[0m", "</span>")
+    told = text.render(result, colour=True).split("\n")
+    end = next(n for n, line in enumerate(told) if "The trail" in line)
+    painted = escape("\n".join(told[: end - 1])).replace("\x1b[0m", "</span>")
     for code, style in _INK.items():
         painted = painted.replace(f"\x1b[{code}m", f"<span style='{style}'>")
     page.write_text(
