@@ -40,7 +40,8 @@ LIVE, LAUNCH, LOG, ACCEPTANCE = (SERVER / name for name in ("live", "launch.txt"
 from eagle3diag.serving import read_acceptance
 
 draft = e3.open_draft(DRAFT)
-lost = draft.replace(rename=lambda name: name.replace("midlayer.", "draft_layers.0."))  # as the trainer named the layer
+# as the trainer named the layer
+lost = draft.replace(rename=lambda name: name.replace("midlayer.", "draft_layers.0."))
 served = read_acceptance(ACCEPTANCE)
 print(f"accept length {served.length:.2f} over {served.rounds} rounds")
 print(f"an older engine would print an accept rate of {served.biased_rate:.2f}")

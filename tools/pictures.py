@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from html import escape
 from pathlib import Path
 
 import chromium
+import nbformat
 from lab import Notebook, jupyterlab
 
 import eagle3diag as e3
@@ -22,7 +22,7 @@ PAGES = (
     ("pictures/report_dark.png", "samples/broken.html", 1280, 900, True, "#part-0"),
     ("pictures/report_phone.png", "samples/broken.html", 390, 844, False, ""),
     ("pictures/before_after.png", "samples/before_after.html", 1280, 760, False, ""),
-    ("pictures/notebook.png", "notebooks/09_full_investigation.html", 1280, 1200, False, ""),
+    ("pictures/notebook.png", "notebooks/09_full_investigation.html", 1280, 1080, False, "#part-2"),
 )
 _TERMINAL = "margin:0;padding:18px 22px;width:max-content;background:#14171b;color:#e7eaee;font:14px/1.35 'DejaVu Sans Mono',monospace"
 _INK = {"1": "font-weight:700", "2": "color:#a9b2bd", "1;31": "color:#ff9d5c;font-weight:700", "1;33": "color:#f0c24b;font-weight:700"}
@@ -35,11 +35,12 @@ def main() -> None:
     if binary is None:
         raise SystemExit("Chromium is not installed (on Debian: apt-get install chromium)")
     with tempfile.TemporaryDirectory() as scratch, chromium.browser(binary, Path(scratch) / "profile") as tab:
+        tab("Emulation.setScrollbarsHidden", hidden=True)
         for name, page, width, height, dark, place in PAGES:
             tab.open(RENDERED / page, width=width, height=height, dark=dark)
             if place:
                 tab.run(f"document.querySelector({place!r}).scrollIntoView({{ behavior: 'instant' }})")
-                tab.until("document.querySelector('.is-live .main-svg') !== null")
+                tab.until("!document.querySelector('figure[id]') || document.querySelector('.is-live .main-svg') !== null")
             tab.picture(DOCS / name, whole=False)
         _terminal(tab, Path(scratch) / "terminal.html", DOCS / "pictures/terminal.png")
         _controls(tab, Path(scratch), DOCS / "pictures/controls.png")
@@ -50,8 +51,9 @@ def main() -> None:
 def _terminal(tab: chromium.Tab, page: Path, picture: Path) -> None:
     """The start of a diagnosis as a terminal of 80 columns shows it."""
     result = e3.load(RENDERED / "samples" / "broken.html")
-    lines = text.render(result, colour=True).split("\n")[:46]
-    painted = escape("\n".join(lines)).replace("\x1b[0m", "</span>")
+    told = text.render(result, colour=True).split("\n")
+    end = next(n for n, line in enumerate(told) if "The trail" in line)
+    painted = escape("\n".join(told[: end - 1])).replace("\x1b[0m", "</span>")
     for code, style in _INK.items():
         painted = painted.replace(f"\x1b[{code}m", f"<span style='{style}'>")
     page.write_text(
@@ -67,7 +69,7 @@ def _controls(tab: chromium.Tab, scratch: Path, picture: Path) -> None:
     """JupyterLab with the controls of the replay, one fault chosen."""
     work = scratch / "work"
     work.mkdir()
-    shutil.copy(ROOT / "notebooks" / "07_replay.ipynb", work)
+    _short(work / "07_replay.ipynb")
     tab("Emulation.setDeviceMetricsOverride", width=1180, height=860, deviceScaleFactor=1, mobile=False)
     tab("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": "light"}])
     given = {
@@ -87,6 +89,16 @@ def _controls(tab: chromium.Tab, scratch: Path, picture: Path) -> None:
         tab.until(f"(m => m && m[1] !== m[2])({cell}.innerText.match(/accept length ([0-9.]+) .healthy ([0-9.]+)/))", 60)
         tab.run(f"{cell}.scrollIntoView({{ block: 'start' }})")
         tab.picture(picture, whole=False)
+
+
+def _short(path: Path) -> None:
+    """Notebook 07 with no more than its controls need."""
+    notebook = nbformat.read(ROOT / "notebooks" / path.name, as_version=4)
+    title, paths, controls = notebook.cells[0], notebook.cells[1], next(c for c in notebook.cells if c.source == "bench.controls()")
+    bench = next(c for c in notebook.cells if "bench = Bench(" in c.source)
+    bench.source = "\n".join(line for line in bench.source.split("\n")[:3])
+    notebook.cells = [title, paths, bench, nbformat.v4.new_markdown_cell("## Now break it yourself"), controls]
+    nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":

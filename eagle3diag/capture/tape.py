@@ -198,7 +198,8 @@ class Tape:
             return
         cache = given.get("cache")
         if cache is None:  # built by the decoder itself
-            cache = getattr(output, "cache", getattr(output, "past_key_values", None))
+            # the old name is asked for only where the new one is not: newer Transformers complains
+            cache = output.cache if hasattr(output, "cache") else getattr(output, "past_key_values", None)
         self._record(given, states, final.detach().clone(), cache if hasattr(cache, "get_seq_length") else None)
 
     # -- sequences -----------------------------------------------------------------------------------------------------------------
