@@ -216,7 +216,8 @@ def _per_unit(energy: Tensor, units: Tensor) -> Tensor:
 
 def _gain(out: Tensor, into: Tensor, weight: Tensor) -> Tensor:
     """Energy that passes ``weight [R, C]`` over what a matrix of its energy without memory would pass."""
-    return out / into.clamp(min=1e-300) * (weight.shape[1] / float(weight.double().square().sum()))
+    own = float(weight.double().square().sum())
+    return out / into.clamp(min=1e-300) * (weight.shape[1] / own if own else math.nan)
 
 
 def _chance_error(standard: Tensor, rows: int) -> float:
