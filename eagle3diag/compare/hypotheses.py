@@ -41,7 +41,7 @@ def origins(
         return reader(some, boundary)
 
     made = []
-    for j, live in enumerate(blocks(some.live(layout).float(), h)):
+    for j, live in enumerate(blocks(some.live(layout), h)):
         sound = live.isfinite().all(-1) & (live != 0).any(-1)
         if int(sound.sum()) < 8:
             nothing = Hypothesis("as it is", declared[j], 0, 1.0, float("nan"))
@@ -72,7 +72,7 @@ def _origin(
     reader: Reader,
     gain: Tensor | None,
 ) -> BlockOrigin:
-    y = live[sound]
+    y = live[sound].float()
     declared = Hypothesis("as it is", wanted, 0, 1.0, fit(state(wanted)[sound].float(), y))
     tried = [declared]
     near = _nearest(live, known, state)
