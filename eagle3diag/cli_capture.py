@@ -114,7 +114,8 @@ def _in_process(args: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
     boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
-    asked = [_ids(line, tokenizer, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
+    rows = model.get_input_embeddings().num_embeddings
+    asked = [_ids(line, tokenizer, rows, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
     with ExitStack() as open_writer, torch.inference_mode():
         writer: DumpWriter | None = None
         for n, (prompt, answer) in enumerate(track(asked, "prompts")):
@@ -161,16 +162,17 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _ids(line: dict[str, Any], tokenizer: Any, *, where: str) -> tuple[list[int], list[int]]:
+def _ids(line: dict[str, Any], tokenizer: Any, rows: int, *, where: str) -> tuple[list[int], list[int]]:
     """Prompt and answer (may be empty) of one line: ids as they are, or the text without any chat template."""
     if "prompt_ids" in line:
         prompt, answer = line["prompt_ids"], line.get("output_ids", [])
     else:
         prompt, answer = tokenizer(line["text"])["input_ids"] if isinstance(line["text"], str) else None, []
-    if not prompt or not _whole(prompt) or not _whole(answer):
-        raise InputError("token ids must be lists of whole numbers, text a string; the prompt may not be empty", where=where)
+    if not prompt or not _whole(prompt, rows) or not _whole(answer, rows):
+        what = f"token ids must be lists of whole numbers below {rows}, text a string; the prompt may not be empty"
+        raise InputError(what, where=where, hint="give ids of the target's own tokenizer")
     return prompt, answer
 
 
-def _whole(ids: Any) -> bool:
-    return isinstance(ids, list) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
+def _whole(ids: Any, rows: int) -> bool:
+    return isinstance(ids, list) and all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < rows for i in ids)

@@ -13,7 +13,6 @@ import torch
 
 from eagle3diag.audit import Audit, audit
 from eagle3diag.checkpoints import Draft, DraftConfig, DraftSource, open_draft
-from eagle3diag.checkpoints.config import read_config
 from eagle3diag.checkpoints.names import IDLE, canonical
 from eagle3diag.checkpoints.recognise import KIND_WORDS
 from eagle3diag.checkpoints.write import write_folder
@@ -265,4 +264,4 @@ def _shown(value: object) -> str:
 def _same_boundaries(old: DraftConfig, new: DraftConfig) -> None:
     """A copy that would read other states is never written: that would be our own fault, not the input's."""
     assert old.aux_boundaries == new.aux_boundaries, (old.aux_boundaries, new.aux_boundaries)
-    assert read_config(new.raw).kind == "eagle3"
+    assert new.kind == "eagle3", new.assumed[:1]

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from eagle3diag.errors import FindingsFound
+from eagle3diag.files import kind
 
 TEXT: Mapping[str, bool] = MappingProxyType({"text": True})
 """Marks a dataclass field, ``field(metadata=TEXT)``, that holds words of prompts or answers: exports leave them out unless asked."""
@@ -166,10 +167,14 @@ def plain(value: Any) -> Any:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
-    """Write beside the destination, then rename: a crash leaves the old file or the new one, never half of one."""
+    """Write beside the destination, then rename: a crash leaves the old file or the new one, never half of one. A pipe or a device
+    (``/dev/stdout``) is written to as it stands: renamed over, it would be a device no more."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
+    if kind(target) == "special":
+        target.write_bytes(data)
+        return target
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eagle3diag.checkpoints.fields import Fields, dtype_of, rope
 from eagle3diag.checkpoints.tensors import TensorFiles, Tensors
-from eagle3diag.errors import MissingPart
+from eagle3diag.errors import MissingPart, UnreadableFile
 from eagle3diag.files import existing, kind, read_json
 
 #: Where the text model's parameters may lie inside plain and multimodal targets.
@@ -129,9 +129,15 @@ class Target:
         hint = "give the folder of the target itself" + ("" if len(self.tensors) else ": this one holds a config but no weights")
         raise MissingPart(f"the target has no {stem!r} under any usual prefix", where=self.path, hint=hint)
 
+    def _table(self, tensor: Tensor, what: str) -> Tensor:
+        if tensor.dim() != 2 or not tensor.numel():
+            hint = "give the target's full checkpoint"
+            raise UnreadableFile(f"{what} is {list(tensor.shape)}, expected [tokens, hidden size]", where=self.path, hint=hint)
+        return tensor
+
     def embedding(self) -> Tensor:
         """Token embedding [V, H]. Raises :class:`~eagle3diag.errors.MissingPart`."""
-        return self._find("embed_tokens.weight")
+        return self._table(self._find("embed_tokens.weight"), "the embedding")
 
     def final_norm(self) -> Tensor:
         """Weight of the last norm [H], as stored (some families multiply by one plus it)."""
@@ -146,7 +152,7 @@ class Target:
         """
         for prefix in ("", "language_model.", "model.", "thinker."):
             if prefix + "lm_head.weight" in self.tensors:
-                return self.tensors[prefix + "lm_head.weight"]
+                return self._table(self.tensors[prefix + "lm_head.weight"], "the head")
         said = [c.get("tie_word_embeddings") for c in (self.text_config, self.config)]
         if False in said and True not in said:
             hint = "give the target's full checkpoint, not quantised"

@@ -15,6 +15,8 @@ from eagle3diag.errors import BadArgument
 PER_TOKEN = ("input_ids", "positions", "loss_mask")
 PER_ROW = ("features", "final", "last")
 BOUNDARY = "boundary."
+#: Dtypes of states; torch turns each into float32.
+FLOATS = ("bfloat16", "float16", "float32", "float64", *(f"float8_{kind}" for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")))
 
 
 def checked_parts(name: object, prompt_length: object, *, states: Mapping[int, Any] | None = None, **given: Any) -> dict[str, Tensor]:
@@ -59,9 +61,9 @@ def misfit(part: str, shape: tuple[int, ...], dtype: str, tokens: int) -> str | 
         if part == "input_ids" and not dtype.startswith(("int", "uint")):
             return f"input_ids are {dtype}, expected whole numbers"
         return None
-    if len(shape) != 2 or shape[0] != tokens:
+    if len(shape) != 2 or shape[0] != tokens or not shape[1]:
         return f"{part} has shape {list(shape)}, expected [{tokens}, width]: one row per token"
-    if not dtype.startswith(("float", "bfloat")):
+    if dtype not in FLOATS:
         return f"{part} is {dtype}, expected floating point"
     return None
 

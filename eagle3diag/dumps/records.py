@@ -44,9 +44,14 @@ class Record:
     declared: tuple[int, ...]
     part: Part
 
+    def _part(self, name: str) -> Tensor | None:
+        """As stored; 8-bit floats, which torch can neither join nor compare, as float32."""
+        tensor = self.part(name)
+        return tensor.float() if tensor is not None and str(tensor.dtype).startswith("torch.float8") else tensor
+
     def need(self, name: str) -> Tensor:
         """One part by its name; raises :class:`~eagle3diag.errors.MissingPart` when it was not stored."""
-        tensor = self.part(name)
+        tensor = self._part(name)
         if tensor is None:
             raise MissingPart(
                 f"the dump stores no {name!r} for this record", where=f"record {self.name}", hint="capture again with that part"
@@ -71,13 +76,13 @@ class Record:
     @property
     def final(self) -> Tensor | None:
         """The target's last state *after* its final norm [T, H], when stored."""
-        return self.part("final")
+        return self._part("final")
 
     @property
     def last(self) -> Tensor | None:
         """The target's last state *before* its final norm [T, H], when it is stored apart from the boundaries, as trainers do that do
         not say how many blocks the target has. With a known target it is the boundary ``n_layers`` too."""
-        return self.part("last")
+        return self._part("last")
 
     def state(self, boundary: int) -> Tensor:
         """The residual stream after ``boundary`` blocks [T, H]. Raises :class:`~eagle3diag.errors.MissingPart` if not stored."""
@@ -91,7 +96,7 @@ class Record:
         ------
         MissingPart: no features are stored, and the dump declares no aux boundaries, or one of them is not stored.
         """
-        stored = self.part("features")
+        stored = self._part("features")
         if stored is not None:
             return stored
         if not self.declared:

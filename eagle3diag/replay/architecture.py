@@ -60,6 +60,8 @@ def rope_of(draft: Draft) -> Rope:
     config, fields = draft.config, fields_of(draft)
     scaling: dict[str, Any] | None = dict(config.rope_scaling) if config.rope_scaling else None
     part = fields.number("rope_scaling.partial_rotary_factor", "rope_parameters.partial_rotary_factor", "partial_rotary_factor") or 1.0
+    if part > 1:
+        raise fields.wrong("partial_rotary_factor", part, "a share of a head, at most 1")
     context = config.max_position_embeddings or 2048
     if scaling and "mrope_section" in scaling:
         scaling = None

@@ -46,7 +46,13 @@ class Rope:
         if kind not in _SCALINGS:
             known = ", ".join(sorted(_SCALINGS))
             raise BadArgument(f"replay does not know RoPE scaling {kind!r}", hint=f"known: {known}; audit, weights and compare still work")
-        return _SCALINGS[kind](self, plain)
+        try:
+            angles, factor = _SCALINGS[kind](self, plain)
+        except (ArithmeticError, ValueError, RuntimeError) as error:  # a logarithm of nothing, a number that no tensor holds
+            raise UnreadableFile(f"RoPE scaling {kind!r} cannot be computed ({error})", where="config.json") from error
+        if not (angles.isfinite().all() and math.isfinite(factor)):
+            raise UnreadableFile(f"RoPE scaling {kind!r} gives angles that are no numbers", where="config.json")
+        return angles, factor
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:
         """``x`` [N, heads, head_dim] rotated at ``positions`` [N], in the dtype of ``x``."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from eagle3diag.findings import Finding, Severity
+
+
+def _same_length(first: Sized, *others: Sized) -> None:
+    """A saved result that was changed by hand shows here, before anything is drawn."""
+    for other in others:
+        if len(other) != len(first):
+            raise ValueError(f"{len(other)} values stand against {len(first)}")
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,9 @@ class Table:
     title: str = ""
     terminal: bool = True
 
+    def __post_init__(self) -> None:
+        _same_length(self.columns, *self.rows)
+
     def side(self, column: int) -> str:
         return self.align[column] if column < len(self.align) else "l"
 
@@ -40,6 +50,9 @@ class Series:
     hue: int = 0
     dashed: bool = False
     points: bool = False
+
+    def __post_init__(self) -> None:
+        _same_length(self.x, self.y)
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,10 @@ class Heat:
     high: float = 1.0
     marked: tuple[tuple[int, int], ...] = ()
     mark_label: str = ""
+
+    def __post_init__(self) -> None:
+        _same_length(self.y_labels, self.values)
+        _same_length(self.x_labels, *self.values)
 
 
 Figure = Lines | Bars | Heat

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from eagle3diag.errors import UnreadableFile
+from eagle3diag.errors import InputError, UnreadableFile
 from eagle3diag.files import existing, read_text
 from eagle3diag.findings import Result, plain
 from eagle3diag.report.views import view
@@ -66,7 +66,7 @@ def opened(body: Any, where: object) -> Result:
         raise UnreadableFile(f"does not hold a whole {kind}: {error}", where=where, hint=hint) from None
     try:
         view(result)  # judged and laid out once: each value may have its type, and still not fit the others
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except (InputError, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         message = f"holds a {kind} whose values do not fit together ({type(error).__name__}: {str(error)[:200]})"
         raise UnreadableFile(message, where=where, hint=hint) from error
     return result

@@ -23,7 +23,11 @@ class Opened:
     draft: Draft | None
 
     def weight(self, name: str) -> Tensor | None:
-        return self.tensors[self.names[name]] if name in self.names else None
+        """The tensor as stored; 8-bit floats, with which torch does not compute, as float32."""
+        if name not in self.names:
+            return None
+        tensor = self.tensors[self.names[name]]
+        return tensor.float() if str(tensor.dtype).startswith("torch.float8") else tensor
 
 
 def opened(source: Source) -> Opened:

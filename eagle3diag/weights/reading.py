@@ -213,7 +213,13 @@ def _per_unit(energy: Tensor, units: Tensor) -> Tensor:
 
 def _gain(out: Tensor, into: Tensor, weight: Tensor) -> Tensor:
     """Energy that passes ``weight [R, C]`` over what a matrix of its energy without memory would pass."""
-    return out / into.clamp(min=1e-300) * (weight.shape[1] / float(weight.double().square().sum()))
+    return out / into.clamp(min=1e-300) * _per_energy(weight)
+
+
+def _per_energy(weight: Tensor) -> float:
+    """Columns over energy: one over what a matrix without memory passes of each; NaN where all weights are zero."""
+    energy = float(weight.double().square().sum())
+    return weight.shape[1] / energy if energy else math.nan
 
 
 def _chance_error(standard: Tensor, rows: int) -> float:
@@ -289,7 +295,7 @@ def _blocks(fc: _Fc, states: list[Tensor], units: Tensor, draws: Tensor) -> Iter
         weighted = w.double().square().sum(0) * x.double().var(0, correction=0)
         few = max(1, len(weighted) // 100)
         directions = leading(standard, DIRECTIONS)[2]
-        along = (w @ directions).double().square().sum(0) * (w.shape[1] / float(w.double().square().sum()))
+        along = (w @ directions).double().square().sum(0) * _per_energy(w)
         yield BlockReading(
             block=i,
             rms=float(x.double().square().mean().sqrt()),
