@@ -127,6 +127,3 @@ def _without(words: list[str], option: str) -> list[str]:
         else:
             kept.append(word)
     return kept
-
-
-__all__ = ["Command", "recording_command"]

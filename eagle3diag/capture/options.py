@@ -84,6 +84,3 @@ class Options:
 
 def _positive(value: object) -> bool:
     return type(value) is int and value > 0
-
-
-__all__ = ["Options"]

@@ -161,6 +161,3 @@ class EngineRecorder:
 
 def _capturing() -> bool:
     return torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
-
-
-__all__ = ["EngineRecorder", "never_raise"]

@@ -217,6 +217,3 @@ class Recording:
 def hashed(salt: str, token: int) -> int:
     """A token id turned into 48 bits that only who has the salt can turn back, by trying all ids."""
     return int.from_bytes(blake2b(str(token).encode(), key=salt.encode()[:64], digest_size=6).digest(), "big")
-
-
-__all__ = ["Choice", "Recording", "hashed"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class Forward:
     def width(self) -> int:
         return self.ids.shape[1]
 
-    def _map(self, fn: Any) -> Forward:
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> Forward:
         return Forward(fn(self.ids), fn(self.valid), {b: fn(s) for b, s in self.states.items()}, fn(self.final), self.past)
 
     def first(self, columns: int) -> Forward:

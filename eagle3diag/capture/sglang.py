@@ -283,6 +283,3 @@ def _graphs_are_on() -> bool:
         return not args.get_global_server_args().disable_cuda_graph
     except Exception:  # internals that move from version to version; rounds that are missing will say it later
         return False
-
-
-__all__ = ["MODULES", "NO_GRAPHS", "Recorder", "hooks", "record_draft", "record_runner"]

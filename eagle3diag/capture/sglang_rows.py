@@ -125,6 +125,3 @@ def _picked(verified: Mapping[str, Tensor], features: Tensor) -> dict[str, Tenso
         return {}
     index = same.to(torch.uint8).argmax(-1)
     return {name: t[index] for name, t in verified.items() if name != "key"}
-
-
-__all__ = ["Rows", "Seen"]

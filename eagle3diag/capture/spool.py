@@ -119,6 +119,3 @@ def a_module_is_running() -> bool:
                 return True
             frame = frame.f_back
     return False
-
-
-__all__ = ["REST", "Copies", "Spool", "a_module_is_running"]

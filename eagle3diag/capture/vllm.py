@@ -281,6 +281,3 @@ class Recorder(EngineRecorder):
             recording.note(
                 "prefix caching is on: rows of cached prefixes are not computed, so not recorded; use --no-enable-prefix-caching"
             )
-
-
-__all__ = ["VARIABLE", "Recorder", "WorkerExtension", "plugin"]

@@ -168,11 +168,6 @@ class TensorFiles(Tensors):
         shape, dtype = source.entries[name]
         return TensorInfo(shape, dtype, source.path.name)
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files read, in order."""
-        return tuple(dict.fromkeys(s.path for s in self._where.values()))
-
     def _source(self, name: str) -> safefile.SafeFile | pickled.PickledFile:
         try:
             return self._where[name]

@@ -20,6 +20,7 @@ from eagle3diag.serving import Acceptance
 
 
 def diagnose(
+    *,
     draft: Any = None,
     target: Any = None,
     train: Any = None,
@@ -28,7 +29,6 @@ def diagnose(
     launch: Any = None,
     log: Any = None,
     acceptance: Any = None,
-    *,
     engine: str | None = None,
     assume_fixed: Iterable[str] = (),
     progress: Callable[[str], None] | None = None,

@@ -186,6 +186,3 @@ def _numbers(t: TensorWeights, v: Verdict) -> Iterator[Evidence]:
         yield Evidence(f"{t.name}: spread (cv) of row norms", a.row_cv, f"{a.row_cv_expected:.3g} for noise", source)
         if a.block_spread is not None:
             yield Evidence(f"{t.name}: spread (cv) of block norms", a.block_spread, f"{a.block_spread_expected:.2g} for noise", source)
-
-
-__all__ = ["judge_moments", "judge_weights", "verdicts"]

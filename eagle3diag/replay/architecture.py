@@ -19,36 +19,11 @@ def fields_of(draft: Draft) -> Fields:
 
 
 def attention_of(draft: Draft) -> Grouped | Latent:
-    """Latent where the checkpoint has a latent key projection, grouped elsewhere.
-
-    Raises
-    ------
-    MissingPart: a latent draft whose config lacks one of its sizes.
-    """
-    config = draft.config
-    if not latent(draft):
+    """Latent (MLA) or grouped, with the sizes that were read from config and tensors."""
+    config, m = draft.config, draft.config.latent
+    if m is None:
         return Grouped(config.num_heads, config.num_kv_heads, config.head_dim)
-    fields = fields_of(draft)
-
-    def size(name: str, meaning: str) -> int:
-        found = fields.integer(name)
-        if found is None:
-            raise fields.missing(name, meaning)
-        return found
-
-    return Latent(
-        heads=config.num_heads,
-        q_rank=fields.integer("q_lora_rank"),
-        kv_rank=size("kv_lora_rank", "width of the latent keys"),
-        plain=size("qk_nope_head_dim", "channels of a query head that are not rotated"),
-        turned=size("qk_rope_head_dim", "channels of a query head that are rotated"),
-        value=size("v_head_dim", "channels of a value head"),
-    )
-
-
-def latent(draft: Draft) -> bool:
-    """Whether the draft attends through latents (MLA)."""
-    return "layers.0.self_attn.kv_a_proj_with_mqa.weight" in draft
+    return Latent(config.num_heads, m.q_lora_rank, m.kv_lora_rank, m.qk_nope_head_dim, m.qk_rope_head_dim, m.v_head_dim)
 
 
 def rope_of(draft: Draft) -> Rope:
@@ -68,7 +43,7 @@ def rope_of(draft: Draft) -> Rope:
     if scaling:
         original = fields.integer("rope_scaling.original_max_position_embeddings", "original_max_position_embeddings")
         scaling.setdefault("original_max_position_embeddings", original or context)
-    turned = fields.integer("qk_rope_head_dim") if latent(draft) else None
+    turned = config.latent.qk_rope_head_dim if config.latent else None
     return Rope(
         width=turned or int(config.head_dim * part),
         theta=config.rope_theta,

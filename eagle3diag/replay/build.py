@@ -13,7 +13,7 @@ from eagle3diag.checkpoints.shapes import expected_shapes
 from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.engines import split_engine
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
-from eagle3diag.replay.architecture import attention_of, latent, rope_of, windows_of
+from eagle3diag.replay.architecture import attention_of, rope_of, windows_of
 from eagle3diag.replay.net import ACTIVATIONS, BUDGET, Net
 
 _MLP = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight", "self_attn.o_proj.weight", "post_attention_layernorm.weight")
@@ -118,7 +118,7 @@ def _misfits(draft: Draft, weights: Mapping[str, Tensor], embedding: Tensor, hea
 def _names(draft: Draft) -> list[str]:
     """Canonical names of all that takes part in a forward; raises :class:`~eagle3diag.errors.MissingPart` for the first that is absent."""
     config = draft.config
-    own = _LATENT if latent(draft) else _GROUPED
+    own = _LATENT if config.latent else _GROUPED
     needed = ["fc.weight", "norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight"]
     needed += [f"layers.{i}.{name}" for i in range(config.num_layers) for name in (*own, *_MLP)]
     needed += ["input_norm.weight"] if config.norm_before_fc else []

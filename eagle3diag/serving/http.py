@@ -127,42 +127,34 @@ class Server:
                 connection.request(method, self.path + path, body=body, headers=headers)
                 response = connection.getresponse()
                 raw = self._body(response, path, deadline)
-        except ssl.SSLCertVerificationError as error:
-            raise UnusableServer(
-                f"the certificate is not trusted: {error.verify_message}", where=self.url, hint="set SSL_CERT_FILE to the authority's file"
-            ) from None
-        except ssl.SSLError as error:
-            raise UnusableServer(
-                f"no TLS here: {error.reason or 'the handshake failed'}", where=self.url, hint="is it http instead of https?"
-            ) from None
-        except TimeoutError:
-            raise self._late(path) from None
-        except ConnectionRefusedError:
-            raise UnusableServer("the connection is refused", where=self.url, hint="is the server up, and is this its port?") from None
-        except (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead):
-            raise UnusableServer(
-                f"the connection was closed before the whole answer to {path} came",
-                where=self.url,
-                hint="look at the server's log: did it end?",
-            ) from None
-        except (socket.gaierror, UnicodeError):
-            raise UnusableServer("the host's name is not known", where=self.url, hint="check the name") from None
-        except (OSError, http.client.HTTPException) as error:
-            raise UnusableServer(
-                f"no HTTP answer to {path}: {type(error).__name__}",
-                where=self.url,
-                hint="is this the server's HTTP port, and is it http or https?",
-            ) from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            raise self._explained(error, path) from None
         text = raw.decode("utf-8", errors="replace")
         location = response.getheader("Location")
         if self._key:
             text, location = text.replace(self._key, HIDDEN), location and location.replace(self._key, HIDDEN)
         return Reply(response.status, text, location, self._key)
 
-    def _late(self, path: str) -> UnusableServer:
-        return UnusableServer(
-            f"no whole answer to {path} within {self.timeout:g} s", where=self.url, hint="is it still starting? raise timeout"
-        )
+    def _explained(self, error: Exception, path: str) -> UnusableServer:
+        """Why no answer came, in words: the particular reasons first, for most of them are an ``OSError`` too."""
+        match error:
+            case ssl.SSLCertVerificationError():
+                what, hint = f"the certificate is not trusted: {error.verify_message}", "set SSL_CERT_FILE to the authority's file"
+            case ssl.SSLError():
+                what, hint = f"no TLS here: {error.reason or 'the handshake failed'}", "is it http instead of https?"
+            case TimeoutError():
+                what, hint = f"no whole answer to {path} within {self.timeout:g} s", "is it still starting? raise timeout"
+            case ConnectionRefusedError():
+                what, hint = "the connection is refused", "is the server up, and is this its port?"
+            case ConnectionResetError() | BrokenPipeError() | http.client.IncompleteRead():
+                what = f"the connection was closed before the whole answer to {path} came"
+                hint = "look at the server's log: did it end?"
+            case socket.gaierror() | UnicodeError():
+                what, hint = "the host's name is not known", "check the name"
+            case _:
+                what = f"no HTTP answer to {path}: {type(error).__name__}"
+                hint = "is this the server's HTTP port, and is it http or https?"
+        return UnusableServer(what, where=self.url, hint=hint)
 
     @contextmanager
     def _connection(self) -> Iterator[tuple[http.client.HTTPConnection, float]]:

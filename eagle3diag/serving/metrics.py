@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 _SAMPLE = re.compile(r"(vllm|sglang):(\w+)(?:\{(.*)\})?\s+([-+0-9.eEinfaNI]+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -38,21 +39,12 @@ class Counts:
 
         then = before.positions + (0,) * (len(self.positions) - len(before.positions))
         positions = tuple(now - was for now, was in zip(self.positions, then, strict=False))
-        return Counts(
-            self.engine,
-            less(self.rounds, before.rounds),
-            less(self.drafted, before.drafted),
-            less(self.accepted, before.accepted),
-            () if any(n < 0 for n in positions) else positions,
-            less(self.requests, before.requests),
-            less(self.generated, before.generated),
-            self.running,
-            self.accept_length,
-            self.accept_rate,
-            self.steps,
-            self.slots,
-        )
+        counted: dict[str, Any] = {name: less(getattr(self, name), getattr(before, name)) for name in _COUNTED}
+        return replace(self, positions=() if any(n < 0 for n in positions) else positions, **counted)
 
+
+_COUNTED = ("rounds", "drafted", "accepted", "requests", "generated")
+"""What only grows; the rest stands as it is shown."""
 
 #: Names without the engine and without ``_total``. vLLM: v1/spec_decode/metrics.py, v1/metrics/loggers.py; SGLang: metrics_collector.py.
 _COUNTERS = {
@@ -98,20 +90,8 @@ def read_metrics(text: str) -> Counts | None:
     if engine is None:
         return None
     dense = tuple(positions.get(i, 0) for i in range(max(positions, default=-1) + 1))
-    return Counts(
-        engine,
-        whole.get("rounds"),
-        whole.get("drafted"),
-        whole.get("accepted"),
-        dense,
-        whole.get("requests"),
-        whole.get("generated"),
-        whole.get("running"),
-        _mean(gauges.get("accept_length")),
-        _mean(gauges.get("accept_rate")),
-        whole.get("steps") or (len(dense) or None),
-        whole.get("slots"),
-    )
+    shown: dict[str, Any] = {name: _mean(values) for name, values in gauges.items()}
+    return Counts(engine, positions=dense, steps=whole.pop("steps", 0) or len(dense) or None, **whole, **shown)
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, str, float]]:
@@ -123,6 +103,6 @@ def _samples(text: str) -> Iterator[tuple[str, str, str, float]]:
                 continue
 
 
-def _mean(values: list[float] | None) -> float | None:
-    shown = [v for v in values or () if v > 0]  # an idle rank shows 0
+def _mean(values: list[float]) -> float | None:
+    shown = [v for v in values if v > 0]  # an idle rank shows 0
     return sum(shown) / len(shown) if shown else None

@@ -192,6 +192,3 @@ def tail(learned: Tensor, edge: float) -> float | None:
     if len(learned) < 10:
         return None
     return 1 + len(learned) / float(2 * (learned / edge).log().sum())
-
-
-__all__ = ["Spectrum", "fit_bulk", "misfit", "noise_band", "spectrum", "tail"]
