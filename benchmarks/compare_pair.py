@@ -16,8 +16,8 @@ from time import process_time
 import torch
 
 from eagle3diag import compare
-from eagle3diag.compare.align import align
-from eagle3diag.compare.measure import measure
+from eagle3diag.compare.align import Alignment, align
+from eagle3diag.compare.measure import finish, measure, numbered, plan
 from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import load
 
@@ -50,9 +50,15 @@ def calls(tokens: int, hidden: int) -> dict[str, Callable[[], object]]:
     layout = Layout(hidden, 3 * hidden, 3 * hidden)
     return {
         "assert_close": lambda: torch.testing.assert_close(live, train, rtol=0.5, atol=0.5),
-        "per-token metrics": lambda: measure(alignment, layout, (), None),
+        "per-token metrics": lambda: _per_token(alignment, layout),
         "compare(), everything": lambda: compare(train, live, hidden_size=hidden),
     }
+
+
+def _per_token(alignment: Alignment, layout: Layout) -> object:
+    planned = plan(alignment, layout, (), None)
+    assert planned is not None
+    return finish(planned, measure(planned, numbered(alignment)))
 
 
 def most_held(call: Callable[[], object]) -> float:

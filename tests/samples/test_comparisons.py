@@ -29,7 +29,8 @@ class Sequence:
     """One sequence of both sides: what Transformers computed, at every boundary, and what SGLang fed, cut to the tokens of both.
 
     ``partial[b]``: boundary b with half of the last block's MLP sum missing; ``late``: the boundaries when only five tokens are
-    attended to from the middle on; ``eight``: with the target's weights rounded to 8 bits.
+    attended to from the middle on; ``inside``: between attention and MLP of the block above b; ``eight``: with the target's weights rounded
+    to 8 bits.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Sequence:
     fed: Tensor
     partial: dict[int, Tensor]
     late: dict[int, Tensor]
+    inside: dict[int, Tensor]
     eight: dict[int, Tensor]
 
     @property
@@ -61,6 +63,7 @@ def sequences(target_folder: Path, samples: Path, train: HiddenStates) -> list[S
     held: dict[str, Tensor] = {}
     for b in AUX:
         layers[b - 1].mlp.down_proj.register_forward_hook(lambda m, a, out, b=b: held.__setitem__(f"in{b}", a[0][0]))
+        layers[b].post_attention_layernorm.register_forward_pre_hook(lambda m, a, b=b: held.__setitem__(f"mid{b}", a[0][0]))
     model.model.norm.register_forward_pre_hook(lambda _, a: held.__setitem__("last", a[0][0]))
 
     def run(ids: Tensor) -> tuple[dict[int, Tensor], Tensor]:
@@ -75,6 +78,7 @@ def sequences(target_folder: Path, samples: Path, train: HiddenStates) -> list[S
         n = n if torch.equal(record.input_ids[:n], r.input_ids[:n]) else int((record.input_ids[:n] == r.input_ids[:n]).int().argmin())
         ids = record.input_ids[:n]
         states, final = run(ids)
+        inside = {b: held[f"mid{b}"].detach() for b in AUX}
         partial = {}
         for b in AUX:
             x, w = held[f"in{b}"], layers[b - 1].mlp.down_proj.weight
@@ -83,7 +87,7 @@ def sequences(target_folder: Path, samples: Path, train: HiddenStates) -> list[S
             seen = torch.stack([ids[t - 4 : t + 1] for t in range(n // 2, n)])
             near = model.model(seen, output_hidden_states=True).hidden_states
         late = {b: torch.cat([states[b][: n // 2], near[b][:, -1]]) for b in AUX}
-        made.append([record.name, ids, states, final, r.features[:n], partial, late])
+        made.append([record.name, ids, states, final, r.features[:n], partial, late, inside])
     with torch.no_grad():
         for p in model.model.layers.parameters():
             if p.dim() == 2:
@@ -178,6 +182,9 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "a block missing": (lambda s, _: s.fed[:, : 2 * H], "H1"),
     "all blocks": (lambda s, _: torch.cat([s.states[b] for b in range(31)], -1), "FM-32"),
     "a window of five tokens from the middle on": (at(AUX, "late"), "H12"),
+    "between attention and MLP": (at(AUX, "inside"), "FM-31"),
+    "states of the last stage only": (lambda s, _: s.fed[:, H:], "FM-40"),
+    "one state of the last stage": (lambda s, _: s.fed[:, 2 * H :], "FM-40"),
     "the last state alone": (lambda s, _: s.final, "FM-01"),
 }  # fmt: skip
 
@@ -209,7 +216,7 @@ def gain(target: Target) -> Tensor:
 
 #: Without all boundaries some faults cannot be told from another set of layers; then that doubt is what must be said.
 DOUBTFUL = {"one boundary late", "one boundary early", "another set", "branch of the last block only",
-            "sums of one rank of two"}  # fmt: skip
+            "sums of one rank of two", "between attention and MLP"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INJECTED)
@@ -249,3 +256,30 @@ def test_rows_swapped_between_requests(train: HiddenStates, sequences: list[Sequ
     finding = compare(train, live).findings[0]
     assert finding.fault == "FM-39" and "different requests" in finding.title
     assert sequences[0].name in str(finding.evidence) and sequences[1].name in str(finding.evidence)
+
+
+#: name -> (boundaries trained on, boundaries fed, fault with a reference, fault without)
+PLACES: dict[str, tuple[tuple[int, ...], tuple[int, ...], list[str], list[str]]] = {
+    "the last boundary never captured": ((2, 15, 30), (2, 15), ["FM-30"], ["FM-30"]),
+    "the one before it instead": ((2, 15, 30), (2, 15, 29), ["FM-30"], ["FM-28"]),
+    "the last boundary captured": ((2, 15, 30), (2, 15, 30), [], []),
+    "numbers of a stage that begins at block 15": ((2, 8, 12), (17, 23, 27), ["FM-40"], ["FM-28"]),
+    "another set that is no stage's": ((2, 8, 12), (17, 22, 27), ["FM-28"], ["FM-28"]),
+}
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("name", PLACES)
+def test_boundaries_that_engines_cannot_reach(
+    name: str, known: bool, train: HiddenStates, sequences: list[Sequence], reference: HiddenStates
+) -> None:
+    """The state behind the last block, and layers of other stages: named first and alone."""
+    trained, fed, with_reference, without = PLACES[name]
+    sides = [
+        dump(train, [{"name": s.name, "input_ids": s.ids, "features": made(s)} for s in sequences], side, boundaries)
+        for side, boundaries, made in (
+            ("train", trained, lambda s: torch.cat([s.states[b] for b in trained], -1)),
+            ("live", (), lambda s: at(fed)(s, s.final)),
+        )
+    ]
+    assert serious(compare(*sides, reference=reference if known else None)) == (with_reference if known else without)
