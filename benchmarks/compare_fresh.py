@@ -27,17 +27,20 @@ def spreads(result: Comparison) -> None:
     """One row a block: what healthy looks like."""
     print("| boundary | standardised cosine, median / 1st % | relative error | roundings to bf16 a block |\n|---|---|---|---|")
     for b in result.blocks:
-        print(f"| {b.boundary} | {b.standardised.median:.4f} / {b.standardised.p1:.4f} | {b.relative_error:.3f} | {rounding_steps(b):.3g} |")
+        print(
+            f"| {b.boundary} | {b.standardised.median:.4f} / {b.standardised.p1:.4f} | {b.relative_error:.3f} | {rounding_steps(b):.3g} |"
+        )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True)
     parser.add_argument("--live", required=True)
+    parser.add_argument("--records", type=int, default=6)
     args = parser.parse_args()
     target = open_target(args.target)
     identity = TargetIdentity(target.name, target.config_hash, "bfloat16", target.n_layers, target.hidden_size)
-    made = sequences(Path(args.target), list(open_dump(args.live, target=target)))
+    made = sequences(Path(args.target), list(open_dump(args.live, target=target)[: args.records]))
     gain = final_norm_gain(target)
 
     def side(name: str, rows: list[torch.Tensor], boundaries: tuple[int, ...] = AUX) -> object:
