@@ -78,11 +78,6 @@ def scaled(c: Comparison) -> Finding | None:
     )
 
 
-def named_or_same(c: Comparison) -> tuple[BlockOrigin, ...]:
-    """Blocks that are explained well, whether or not that is better than as trained."""
-    return tuple(o for o in c.origins if o.best.fit >= EXPLAINS)
-
-
 def _ratio_off(c: Comparison, o: BlockOrigin) -> bool:
     """The trained state as it is fits well, and yet all norms are off: a factor too near one to cost much fit."""
     block = c.blocks[o.block]

@@ -456,7 +456,7 @@ def test_the_real_files_of_vllm(tmp_path: Path) -> None:
     for i, record in enumerate(found):
         assert torch.equal(record.input_ids, expected[f"{i}/ids"])
         for b in (2, 4, 5, 8):
-            torch.testing.assert_close(record.state(b), expected[f"{i}/{b}"], atol=2e-4, rtol=1e-4)
+            torch.testing.assert_close(record.state(b), expected[f"{i}/{b}"], atol=1e-3, rtol=1e-3)
         assert record.last is not None and record.final is None
     assert check_dump(found).ok
 
