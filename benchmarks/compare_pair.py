@@ -2,8 +2,9 @@
 
     python benchmarks/compare_pair.py [--tokens 2048] [--hidden 7168] [--rounds 3]
 
-Prints processor time as a ratio to assert_close (which passes: its tolerances are wide), both on one thread, and the most memory that each
-needed on top of the two tensors. Ratios of one run are what counts.
+Prints processor time as a ratio to assert_close (which passes: its tolerances are wide), all on one thread, and the most memory that each
+needed on top of the two tensors. Rounds take turns; the medians of the ratios within a round are what counts. Where SGLang is installed
+(``PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python``) its own comparator is measured on the same pair.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from itertools import accumulate
+from statistics import median
 from time import process_time
 
 import torch
 
 from eagle3diag import compare
-from eagle3diag.compare.align import align
-from eagle3diag.compare.measure import measure
+from eagle3diag.compare.align import Alignment, align
+from eagle3diag.compare.measure import finish, measure, numbered, plan
 from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import load
 
@@ -34,25 +36,39 @@ def pair(tokens: int, hidden: int) -> tuple[torch.Tensor, torch.Tensor]:
     return train, live
 
 
-def best(call: Callable[[], object], rounds: int) -> float:
-    """The shortest of some runs, in seconds of processor time."""
-    taken = []
-    for _ in range(rounds):
-        start = process_time()
-        call()
-        taken.append(process_time() - start)
-    return min(taken)
+def seconds(call: Callable[[], object]) -> float:
+    """Of processor time."""
+    start = process_time()
+    call()
+    return process_time() - start
+
+
+def comparator(train: torch.Tensor, live: torch.Tensor) -> Callable[[], object] | None:
+    """SGLang's comparison of two dumped tensors, with its numbers per token; None where it is not installed."""
+    try:
+        from sglang.srt.debug_utils.comparator.tensor_comparator.comparator import compare_tensor_pair
+    except ImportError:
+        return None
+    return lambda: compare_tensor_pair(train, live, name="hidden_states", seq_dim=0)
 
 
 def calls(tokens: int, hidden: int) -> dict[str, Callable[[], object]]:
     train, live = pair(tokens, hidden)
     alignment = align(load(train, "train"), load(live, "live"))
     layout = Layout(hidden, 3 * hidden, 3 * hidden)
+    theirs = comparator(train, live)
     return {
         "assert_close": lambda: torch.testing.assert_close(live, train, rtol=0.5, atol=0.5),
-        "per-token metrics": lambda: measure(alignment, layout, (), None),
+        "per-token metrics": lambda: _per_token(alignment, layout),
         "compare(), everything": lambda: compare(train, live, hidden_size=hidden),
+        **({"SGLang's comparator": theirs} if theirs else {}),
     }
+
+
+def _per_token(alignment: Alignment, layout: Layout) -> object:
+    planned = plan(alignment, layout, (), None)
+    assert planned is not None
+    return finish(planned, measure(planned, numbered(alignment)))
 
 
 def most_held(call: Callable[[], object]) -> float:
@@ -72,10 +88,11 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     made = calls(given.tokens, given.hidden)
-    seconds = {name: best(call, given.rounds) for name, call in made.items()}
-    for name, taken in seconds.items():
-        more = most_held(made[name])
-        print(f"{name:24} {taken:6.2f} s = {taken / seconds['assert_close']:5.2f} x assert_close, {more:6.0f} MB more memory")
+    rounds = [{name: seconds(call) for name, call in made.items()} for _ in range(given.rounds)]
+    for name, call in made.items():
+        ratio = median(r[name] / r["assert_close"] for r in rounds)
+        best = min(r[name] for r in rounds)
+        print(f"{name:24} {best:6.2f} s, {ratio:5.2f} x assert_close, {most_held(call):6.0f} MB more memory", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,18 +50,18 @@ def identify(alignment: Alignment, layout: Layout, gain: Tensor | None) -> Ident
     train = some.train(layout)
     xs, ys = blocks(train, h), blocks(live, h)
     own_x, own_y = [moments(x) for x in xs], [moments(y) for y in ys]
-    order = [[0.0] * m for _ in range(n)]
-    for i in range(n):
-        zx = own(xs[i], own_x[i])
-        for j in range(m):
-            order[i][j] = median(rows_cosine(zx, own(ys[j], own_y[j])))
+    zy = [own(y, stats) for y, stats in zip(ys, own_y, strict=True)]
+    order = []
+    for x, stats in zip(xs, own_x, strict=True):
+        zx = own(x, stats)
+        order.append([median(rows_cosine(zx, z)) for z in zy])
     shift, cka, gram = [], [], []
     if layout.paired:
         for s in SHIFTS:
             there, kept = some.shifted(s)
             if bool(kept.any()):
                 moved = blocks(there.train(layout), h)
-                cosines = [rows_cosine(own(moved[i], own_x[i]), own(ys[i][kept], own_y[i])) for i in range(n)]
+                cosines = [rows_cosine(own(moved[i], own_x[i]), zy[i][kept]) for i in range(n)]
                 shift.append((s, float(torch.cat(cosines).double().nanmean())))
         pairs = [gram_numbers(x[:GRAM_TOKENS], y[:GRAM_TOKENS]) for x, y in zip(*(map(_thinned, side) for side in (xs, ys)), strict=True)]
         cka, gram = [p[0] for p in pairs], [p[1] for p in pairs]

@@ -16,6 +16,7 @@ from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
 from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
 from eagle3diag.compare.partial import Partial, join
+from eagle3diag.compare.ranks import RankCheck, against, beside, rank_checks
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.there import dump_path, shared_path
@@ -55,6 +56,7 @@ class DumpCheck(Result):
     readings: of the last states, when a target is given. declared: the reading that the dump claims (form, next token).
     final_rms: median root mean square of (final state / gain of the final norm): 1 when it is normed.
     by_record: agreement of each record under the declared reading, the worst twenty.
+    ranks: the dumps of other ranks beside this one (``live.rank1`` beside ``live``), which must hold the same rows.
     sampled: which records were looked at, when not all of them; ``records`` and ``tokens`` count those that were.
     """
 
@@ -71,6 +73,7 @@ class DumpCheck(Result):
     declared: Reading | None = None
     final_rms: float | None = None
     by_record: tuple[RecordReading, ...] = ()
+    ranks: tuple[RankCheck, ...] = ()
     sampled: Sampled | None = None
 
     @property
@@ -107,13 +110,14 @@ def check_dump(
     lengths = [1] * len(opened) if is_url(opened.path) else [r.tokens for r in track(opened, "reading lengths")]
     drawn, sampled = draw(lengths, sample, seed)
     known = None if target is None else open_target(target)  # type: ignore[arg-type]
+    other = beside(opened)
     task = _Task(len(drawn), ROWS if len(drawn) * ROWS <= KEPT_ROWS else max(KEPT_ROWS // len(drawn), LEAST_ROWS))
     reader = None if known is None else Reader(known, len(drawn))
     whole = work(
         "checking",
         [lengths[i] for i in drawn],
         sum(rows.shape[1] for _, _, rows in _states(opened[drawn[0]], opened.target.hidden_size)),
-        lambda numbers: task.check(opened, reader, [(n, drawn[n]) for n in numbers]),
+        lambda numbers: task.check(opened, other, reader, [(n, drawn[n]) for n in numbers]),
         resume=resume,
         bound=lambda: _same_check(opened, known, drawn, task),
         ray=ray,
@@ -129,6 +133,7 @@ def check_dump(
         assumed=opened.assumed,
         parts=tuple(_part(name, whole) for name in whole.rows if name.startswith("norm/")),
         alike=tuple(_alike(name, whole) for name in whole.rows if name.startswith("apart/")),
+        ranks=rank_checks(whole),
         sampled=sampled,
     )
     found = None if known is None else conclude(whole)
@@ -144,9 +149,15 @@ class _Task:
     records: int
     rows: int
 
-    def check(self, dump: HiddenStates, reader: Reader | None, numbers: Iterable[tuple[int, int]]) -> Partial:
+    def check(
+        self, dump: HiddenStates, ranks: dict[str, HiddenStates], reader: Reader | None, numbers: Iterable[tuple[int, int]]
+    ) -> Partial:
         """What some records give; ``numbers`` are (which of those that are checked, which of the dump)."""
-        return join([self._check(dump[at], dump.target.hidden_size, reader, number) for number, at in numbers])
+        made = []
+        for number, at in numbers:
+            record = dump[at]
+            made += [self._check(record, dump.target.hidden_size, reader, number), against(record, ranks)]
+        return join(made)
 
     def _check(self, record: Record, hidden: int, reader: Reader | None, number: int) -> Partial:
         rows: dict[str, Tensor] = {}
@@ -194,12 +205,14 @@ def _elsewhere(dump: object, target: object, task: _Task, drawn: tuple[int, ...]
 
 def _check_there(shared: tuple[_Task, str, str | None], numbers: list[tuple[int, int]]) -> Partial:
     task, dump, target = shared
-    return task.check(_opened(dump, target), None if target is None else _reader(target, task.records), numbers)
+    opened, other = _opened(dump, target)
+    return task.check(opened, other, None if target is None else _reader(target, task.records), numbers)
 
 
 @lru_cache(maxsize=4)
-def _opened(dump: str, target: str | None) -> HiddenStates:
-    return open_dump(dump, target=target)
+def _opened(dump: str, target: str | None) -> tuple[HiddenStates, dict[str, HiddenStates]]:
+    opened = open_dump(dump, target=target)
+    return opened, beside(opened)
 
 
 @lru_cache(maxsize=1)

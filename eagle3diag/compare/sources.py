@@ -19,7 +19,8 @@ Source: TypeAlias = "str | PathLike[str] | HiddenStates | Record | Tensor | Sequ
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of a comparison is: ``width`` of its features, in units of the target's hidden size too, and where it came from."""
+    """What one side of a comparison is: ``width`` of its features, in units of the target's hidden size too, and where it came from;
+    ``n_layers`` of the target, 0 where the dump does not say it."""
 
     name: str
     side: str
@@ -32,6 +33,7 @@ class Side:
     engine_version: str | None
     boundaries: tuple[int, ...]
     counters: Mapping[str, int]
+    n_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Loaded:
     boundaries: tuple[int, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     path: str | None = None
+    n_layers: int = 0
 
     def describe(self, hidden_size: int) -> Side:
         return Side(
@@ -79,6 +82,7 @@ class Loaded:
             engine_version=self.engine_version,
             boundaries=self.boundaries,
             counters=dict(self.counters),
+            n_layers=self.n_layers,
         )
 
 
@@ -122,6 +126,7 @@ def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
         boundaries=tuple(dump.boundaries),
         counters=dump.counters or {},
         path=dump.path,
+        n_layers=dump.target.n_layers,
     )
 
 
@@ -137,6 +142,7 @@ def _loaded(
     boundaries: tuple[int, ...] = (),
     counters: Mapping[str, int] | None = None,
     path: str | None = None,
+    n_layers: int = 0,
 ) -> Loaded:
     if not rows:
         raise MismatchedInputs("the dump holds no records", where=f"{side}: {name}", hint="capture at least one sequence")
@@ -153,6 +159,7 @@ def _loaded(
         boundaries=boundaries,
         counters={} if counters is None else counters,
         path=path,
+        n_layers=n_layers,
     )
 
 

@@ -112,6 +112,23 @@ def strangers(c: DumpCheck) -> Finding | None:
     )
 
 
+def ranks_differ(c: DumpCheck) -> Finding | None:
+    """H10: another tensor-parallel rank was fed other rows. The states are whole on every rank, so not one bit may differ."""
+    off = [r for r in c.ranks if r.differing]
+    if not off:
+        return None
+    return Finding(
+        "H10",
+        Severity.ERROR,
+        f"{', '.join(r.name for r in off)} {'holds' if len(off) == 1 else 'hold'} other states than this rank",
+        "Every rank of the target's tensor parallelism has the whole residual stream. States that differ were read before the all-reduce "
+        "(partial sums, FM-37), or the ranks cut or padded the rows in different ways (FM-39).",
+        tuple(Evidence(f"{r.name}: tokens whose states differ", r.differing, f"0 of {r.tokens}", "dumps of two ranks") for r in off),
+        "Read the stream behind the all-reduce: upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
+        "Record again with --ranks all: check_dump() must count none.",
+    )
+
+
 def unpredicted(c: DumpCheck) -> Finding | None:
     """No reading of the last states gives the recorded tokens."""
     best = _best(c)
@@ -140,4 +157,6 @@ def _best(c: DumpCheck) -> Reading | None:
     return max(sound, key=lambda r: r.agreement, default=None)
 
 
-JUDGES: tuple[Callable[[DumpCheck], Finding | None], ...] = (broken, one_buffer, misread, strangers, unpredicted)
+JUDGES: tuple[Callable[[DumpCheck], Finding | None], ...] = (
+    broken, one_buffer, ranks_differ, misread, strangers, unpredicted,
+)  # fmt: skip

@@ -61,7 +61,7 @@ def shifted(c: Comparison) -> Finding | None:
 
 def scaled(c: Comparison) -> Finding | None:
     """H3: the right states times a factor."""
-    off = [o for o in named_or_same(c) if abs(o.best.factor - 1) > SCALE and o.best.kind == "scaled"]
+    off = [o for o in c.origins if o.best.kind == "scaled" and o.best.fit >= ONLY_SCALED and abs(o.best.factor - 1) > SCALE]
     if all(judge(c) is None for judge in JUDGES if judge is not scaled):
         off += [o for o in c.origins if o not in off and _ratio_off(c, o)]
     if not off:
@@ -76,11 +76,6 @@ def scaled(c: Comparison) -> Finding | None:
         "Capture at the same point on both sides, before or after the multiplier.",
         f"compare() must find norm ratios within {SCALE:.0%} of 1.",
     )
-
-
-def named_or_same(c: Comparison) -> tuple[BlockOrigin, ...]:
-    """Blocks that are explained well, whether or not that is better than as trained."""
-    return tuple(o for o in c.origins if o.best.fit >= EXPLAINS)
 
 
 def _ratio_off(c: Comparison, o: BlockOrigin) -> bool:

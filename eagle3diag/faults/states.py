@@ -1,4 +1,4 @@
-"""Faults of which states are captured: FM-28 (wrong layers), FM-29 (off by one), FM-33 (another order), widths; dead or broken rows (H2)."""
+"""Faults of which states are captured: FM-28 (wrong layers), FM-29 (off by one), FM-31 (none of them), FM-33 (another order); rows (H2)."""
 
 from __future__ import annotations
 
@@ -12,32 +12,12 @@ from eagle3diag.case import Case
 from eagle3diag.compare import BlockComparison, Comparison
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.engines.sglang import default_boundaries
-from eagle3diag.faults import declared, origins, rows
+from eagle3diag.faults import declared, origins, rows, widths
 from eagle3diag.faults.base import IN_DUMPS, Fault
 from eagle3diag.faults.origins import explained
+from eagle3diag.faults.widths import MARGIN, MATCHES, found_boundaries
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change
-
-MATCHES = 0.97
-"""Channel-standardised cosine (median per block) from which a live block counts as the trained one. Measured on SmolLM2: the SGLang
-engine on CPU against Transformers, both bf16, gives 0.99 and more; the nearest wrong boundary gives 0.93 at most."""
-
-MARGIN = 0.02
-"""By how much another boundary must fit better than the declared one before it is named. Neighbours of the right one lie 0.07 and more
-below it on SmolLM2; two readings of the same states differ by under 0.005."""
-
-
-def found_boundaries(comparison: Comparison) -> tuple[tuple[int, float, float], ...]:
-    """For each live block: the reference boundary that fits best, its cosine, and its margin over the declared one (-1: final state)."""
-    declared = comparison.train.boundaries
-    if not comparison.reference or len(declared) != len(comparison.reference[0]):
-        return ()
-    found = []
-    for block, wanted in enumerate(declared):
-        column = dict(zip(comparison.reference_boundaries, (row[block] for row in comparison.reference), strict=True))
-        best = max(column, key=lambda b: column[b])
-        found.append((best, column[best], column[best] - column.get(wanted, 0.0)))
-    return tuple(found)
 
 
 def block_order(comparison: Comparison) -> tuple[int, ...] | None:
@@ -84,6 +64,8 @@ def wrong_layers(c: Comparison) -> Finding | None:
     fall = rows.falls(c)
     if explained(c) or rows.elsewhere(c) is not None or (fall is not None and fall.severity > Severity.NOTE):
         return None
+    if widths.last_boundary(c) is not None or widths.other_stage(c) is not None or no_boundary(c) is not None:
+        return None
     found = found_boundaries(c)
     off = [j for j, (best, _, margin) in enumerate(found) if best != c.train.boundaries[j] and margin > MARGIN]
     if found:
@@ -112,6 +94,26 @@ def _fit(unlike: list[BlockComparison]) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(f"block {b.block} (boundary {b.boundary}): cosine", b.standardised.median, f"at least {MATCHES}", "compare")
         for b in unlike
+    )
+
+
+def no_boundary(c: Comparison) -> Finding | None:
+    """FM-31: states of the target's, none of which is any boundary. A drift of numbers (FM-41) begins with a first block that fits."""
+    found = found_boundaries(c)
+    unlike = [j for j, b in enumerate(c.blocks) if b.standardised.median < MATCHES]
+    if not found or 0 not in unlike or any(found[j][1] >= MATCHES for j in unlike) or explained(c) or rows.elsewhere(c) is not None:
+        return None
+    if (fall := rows.falls(c)) is not None and fall.severity > Severity.NOTE:
+        return None
+    return Finding(
+        "FM-31",
+        Severity.ERROR,
+        f"{len(unlike)} of {len(c.blocks)} captured states are no boundary of the target",
+        "They are alike to several and equal to none, in no form that was tried: the engine reads the stream at another point (inside a block, "
+        "one of several streams, a sum of blocks) than the trainer did.",
+        _fits(c, found),
+        "Mirror the trainer's definition of the state in the engine, or capture the training data with the engine.",
+        f"compare() with the reference must find each declared boundary with a cosine of at least {MATCHES}.",
     )
 
 
@@ -170,56 +172,8 @@ def broken_rows(c: Comparison) -> Finding | None:
     )
 
 
-def odd_width(c: Comparison) -> Finding | None:
-    """H1, FM-32: a width that is neither the trained one nor a single state (that case is FM-01)."""
-    if c.blocks or abs(c.live.width_in_h - 1) < 0.25:
-        return None
-    best = [max(row, default=0.0) for row in c.order]
-    lost = [i for i, cosine in enumerate(best) if cosine < MATCHES] if c.order and len(c.order[0]) > 1 else []
-    names = [f"boundary {c.train.boundaries[i]}" if i < len(c.train.boundaries) else f"block {i}" for i in range(len(c.order))]
-    every = bool(c.order) and not lost and c.live.width > c.train.width
-    return Finding(
-        "FM-32" if every else "H1",
-        Severity.ERROR,
-        f"the draft is fed {c.live.width_in_h:g} hidden sizes, it was trained on {c.train.width_in_h:g}"
-        + (": all trained states are among them" if every else f"; {', '.join(names[i] for i in lost)} is missing" if lost else ""),
-        "The engine hands over the states of all layers where a few were trained on."
-        if every
-        else "Another number of aux states is captured than the draft was trained on (FM-17); the last boundary, layers of another pipeline "
-        "stage, or double ids are what engines leave out (FM-30, FM-40).",
-        (
-            Evidence("live width", c.live.width, str(c.train.width), "compare"),
-            Evidence("hidden size", c.hidden_size, None, "dump"),
-            *(Evidence(f"{names[i]}: best cosine among the live blocks", best[i], f"at least {MATCHES}", "compare") for i in lost),
-        ),
-        "Make the number of captured layers equal the number that fc takes.",
-        "compare() must find equal widths.",
-    )
-
-
-def narrow_width(c: Comparison) -> Finding | None:
-    """The seeds' case, from two dumps alone: one state where several were trained."""
-    if not c.single or c.blocks or abs(c.live.width_in_h - 1) >= 0.25 or c.train.width_in_h < 1.5:
-        return None
-    best = max(c.single, key=lambda b: b.standardised.median)
-    what = "the target's final normed state" if best.boundary == -1 else f"boundary {best.boundary}"
-    return Finding(
-        "FM-01",
-        Severity.ERROR,
-        f"one hidden state reaches the draft where {c.train.width_in_h:g} were trained: fc is skipped",
-        "The widths of the fed state and of the embedding agree, so the guard before fc lets it pass by. "
-        "Aux capture is armed only by the exact algorithm name EAGLE3.",
-        (
-            Evidence("width fed to the draft", c.live.width, f"{c.train.width} = {c.train.width_in_h:g} x {c.hidden_size}", "compare"),
-            Evidence(f"what is fed is {what}: cosine", best.standardised.median, None, "compare"),
-        ),
-        "Start the server with --speculative-algorithm EAGLE3, and capture again.",
-        "compare() must find equal widths.",
-    )
-
-
 JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
-    narrow_width, odd_width, broken_rows, wrong_order, *origins.JUDGES, wrong_layers, *rows.JUDGES, declared.same_bits,
+    *widths.JUDGES, broken_rows, wrong_order, *origins.JUDGES, no_boundary, wrong_layers, *rows.JUDGES, declared.same_bits,
 )  # fmt: skip
 
 
@@ -367,6 +321,9 @@ FAULTS = (
     Fault("FM-33", "", _named(wrong_order, "FM-33"), _reordered, IN_DUMPS, (1.0, 1.6)),
     *(Fault(fault, title, _any(fault), _as_fed(fault, _any(fault)), IN_DUMPS) for fault, title in FORMS.items()),
     Fault("H2", "zero, non-finite or repeated rows", _broken, _as_fed("H2", _broken), IN_DUMPS),
-    Fault("H1", "another number of states", _named(odd_width, "H1"), shown_by=IN_DUMPS),
-    Fault("FM-32", "", _named(odd_width, "FM-32"), shown_by=IN_DUMPS),
+    Fault("FM-30", "", _named(widths.last_boundary, "FM-30"), shown_by=IN_DUMPS),
+    Fault("FM-31", "", _named(no_boundary, "FM-31"), _as_fed("FM-31", _named(no_boundary, "FM-31")), IN_DUMPS),
+    Fault("FM-40", "", _named(widths.other_stage, "FM-40"), shown_by=IN_DUMPS),
+    Fault("H1", "another number of states", _named(widths.odd_width, "H1"), shown_by=IN_DUMPS),
+    Fault("FM-32", "", _named(widths.odd_width, "FM-32"), shown_by=IN_DUMPS),
 )

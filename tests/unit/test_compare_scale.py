@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_compare import dump, healthy, noisy
+from test_compare import changed, dump, healthy, noisy
 from test_compare_numbers import IDENTITY, knowing, predicting
 
 from eagle3diag import BadArgument, check_dump, cli, compare, load
@@ -247,6 +247,28 @@ def test_an_opened_comparison_holds_no_file(dumps: tuple[str, str]) -> None:
     side = load_side(dumps[0], "train")
     for rows in side.rows:
         assert rows.ids is not None and rows.ids.untyped_storage().nbytes() == rows.ids.numel() * 8
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_hold_the_same_are_silent_and_others_named(tmp_path: Path) -> None:
+    """Bit for bit: a partial sum in one block, rows cut otherwise, a record more on one side (which is legal: it was still running)."""
+    live = noisy(healthy())
+    folder = written(tmp_path / "live", live)
+    written(tmp_path / "live.rank1", live)
+    written(tmp_path / "live.rank2", dump([{"name": r.name, "input_ids": r.input_ids, "features": r.features} for r in live][:2], "live"))
+    written(tmp_path / "liver", changed(live, lambda f: f * 0))  # another dump, no rank
+    checked = check_dump(folder)
+    assert checked.ok and [(r.name, r.records, r.missing, r.differing) for r in checked.ranks] == [
+        ("live.rank1", 3, 0, 0),
+        ("live.rank2", 2, 1, 0),
+    ]
+    written(tmp_path / "live.rank3", changed(live, lambda f: torch.cat([f[:, :24] * 0.5, f[:, 24:]], -1)))
+    written(tmp_path / "live.rank4", changed(live, lambda f: f.roll(1, 0)))
+    found = check_dump(folder)
+    assert [f.fault for f in found.findings] == ["H10"] and "live.rank3, live.rank4 hold" in found.findings[0].title
+    assert {r.name: r.differing for r in found.ranks}["live.rank3"] == found.tokens
 
 
 # -- at a shell --------------------------------------------------------------------------------------------------------------------

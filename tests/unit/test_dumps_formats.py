@@ -19,6 +19,7 @@ from builders import write_dump
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from eagle3diag.compare import check_dump
 from eagle3diag.dumps import DumpWriter, HiddenStates, TargetIdentity, open_dump
 from eagle3diag.dumps.formats import FORMATS
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
@@ -431,6 +432,33 @@ def test_the_real_fp8_file_of_hs_connectors(tmp_path: Path) -> None:
     assert record.last is not None and torch.equal(record.last, restored[:, 3])
     expected = load_file(FIXTURES / "truth.safetensors")
     torch.testing.assert_close(record.last.float(), expected["0/8"], atol=0.4, rtol=0.08)
+
+
+def test_the_real_file_of_specforge(tmp_path: Path) -> None:
+    """What SpecForge's own feature store writes, bit for bit."""
+    shutil.copy(FIXTURES / "specforge.ckpt", tmp_path / "data_0.ckpt")
+    found = open_dump(tmp_path, boundaries=(2, 4, 5))
+    expected, record = load_file(FIXTURES / "truth.safetensors"), found[0]
+    assert found.engine == "specforge" and torch.equal(record.input_ids, expected["0/ids"])
+    assert record.final is not None and torch.equal(record.final, expected["0/final"])
+    assert all(torch.equal(record.state(b), expected[f"0/{b}"]) for b in (2, 4, 5))
+    assert record.loss_mask is not None and record.loss_mask.tolist() == [0] * 5 + [1] * (record.tokens - 5)
+
+
+def test_the_real_files_of_vllm(tmp_path: Path) -> None:
+    """``extract_hidden_states`` over prompt and answer: every boundary and the last block's state are those of Transformers; checked alone,
+    the dump is sound."""
+    with zipfile.ZipFile(FIXTURES / "vllm.zip") as archive:
+        archive.extractall(tmp_path)
+    found = open_dump(tmp_path, target=TargetIdentity("t", "", "", 8, 64), boundaries=(2, 4, 5))
+    expected = load_file(FIXTURES / "vllm.truth.safetensors")
+    assert found.engine == "vllm" and len(found) == 2
+    for i, record in enumerate(found):
+        assert torch.equal(record.input_ids, expected[f"{i}/ids"])
+        for b in (2, 4, 5, 8):
+            torch.testing.assert_close(record.state(b), expected[f"{i}/{b}"], atol=1e-3, rtol=1e-3)
+        assert record.last is not None and record.final is None
+    assert check_dump(found).ok
 
 
 # -- a mapping by the caller -------------------------------------------------------------------------------------------------------
