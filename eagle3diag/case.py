@@ -14,7 +14,7 @@ from eagle3diag.compare import Comparison, compare
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import ENGINES, at, known_version, split_engine
 from eagle3diag.engines.sglang import ACCEPT_RATE
-from eagle3diag.errors import BadArgument, MissingPart
+from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.repair import map_is_lost, repaired
 from eagle3diag.replay import Change, Loop, Net, Replay, build, check_target, loop_of, run
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
@@ -101,7 +101,12 @@ class Case:
 
     @cached_property
     def log(self) -> LogSeries | None:
-        return _open(read_log, self.given.log)
+        """What the log says. A file in which no line is a server's is another file than was meant, and no evidence of health."""
+        log = _open(read_log, self.given.log)
+        if log is not None and log.engine is None and log.launch is None and not log.n_windows and not log.notes:
+            hint = "give what the server printed: SGLang's lines with accept len, vLLM's SpecDecoding metrics, or its start"
+            raise UnreadableFile("no line in it is SGLang's or vLLM's", where=self.given.log, hint=hint)
+        return log
 
     @cached_property
     def launch(self) -> Launch | None:

@@ -107,12 +107,16 @@ class Hypothesis:
     fit: float
 
     def __str__(self) -> str:
-        """In words.
+        """In words, where train declares its boundaries.
 
         >>> str(Hypothesis("partial sum", 15, 0, 0.5, 0.99))
         'boundary 15 with 0.5 of what its last block adds'
         """
-        state = "the final normed state" if self.source == FINAL else f"boundary {self.source}"
+        return self.words("boundary")
+
+    def words(self, noun: str) -> str:
+        """The same with what ``source`` numbers: a ``boundary``, or a ``train block`` where none are declared."""
+        state = "the final normed state" if self.source == FINAL else f"{noun} {self.source}"
         at = f" of the token {self.shift:+d}" if self.shift else ""
         said = {
             "scaled": f"{self.factor:.3g} times {state}",
@@ -234,6 +238,11 @@ class Comparison(Result):
     absent: tuple[str, ...] = ()
     sampled: Sampled | None = None
     assumed: tuple[str, ...] = ()
+
+    @property
+    def numbered(self) -> str:
+        """What the sources of ``origins`` number: each a ``boundary``, or a ``train block`` where neither train nor a reference says which."""
+        return "boundary" if self.train.boundaries or self.reference else "train block"
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -77,7 +77,8 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     if case.launch is not None:
         yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {case.steps} steps, {case.slots} slots"
     if case.log is not None:
-        yield f"log: {case.log.n_windows} windows with an accept length, accept rate of the {case.log.rate_kind} kind"
+        rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
+        yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"
     if case.observed is not None and case.observed.length is not None:
         yield f"observed: accept length {case.observed.length:.2f}" + (
             f" over {case.observed.rounds} rounds" if case.observed.rounds else ""
@@ -110,6 +111,8 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
     if case.live is None:
         yield "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; record one in the server (docs/capture.md)"
+    if case.log is not None and not case.log.n_windows:
+        yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
     if case.observed is None:
         yield "nothing observed: which fault explains the number cannot be weighed; pass --log server.log or --acceptance 1.03"
     wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)

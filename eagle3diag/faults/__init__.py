@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def judge(result: Result) -> tuple[Finding, ...]:
-    """Findings of one measurement, most severe first. A replay alone is a number, not a fault: it is judged within a diagnosis."""
+    """Findings of one measurement, most severe first. A replay alone is a number, and a finding only where that number is next to nothing."""
     from eagle3diag.audit import Audit
     from eagle3diag.compare import Comparison, DumpCheck
+    from eagle3diag.replay import Replay
     from eagle3diag.serving.probe import Probe
     from eagle3diag.weights import WeightReport
 
@@ -43,6 +44,10 @@ def judge(result: Result) -> tuple[Finding, ...]:
         return _of_sample(ordered([j(result) for j in one_dump.JUDGES]), result.sampled)
     if isinstance(result, Audit):
         return _judge_audit(result)
+    if isinstance(result, Replay):
+        from eagle3diag.faults.replayed import judge_replay
+
+        return ordered([*judge_replay(result)])
     return ()
 
 

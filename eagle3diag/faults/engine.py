@@ -195,7 +195,11 @@ def _unread_without_target(audit: Audit, capture: Capture) -> Finding:
 def _why(audit: Audit, capture: Capture) -> str:
     runner = f" ({capture.runner} runner)" if capture.runner else ""
     if capture.source == DEFAULT:
-        unread = f"{' and '.join(capture.unread)} is not read" if capture.unread else "no ids are configured"
+        unread = (
+            f"{' and '.join(capture.unread)} {'are' if len(capture.unread) > 1 else 'is'} not read"
+            if capture.unread
+            else "no ids are configured"
+        )
         return f"{audit.engine} {audit.engine_version}{runner} takes its default, since {unread}."
     target = f" for a {capture.target_class}" if capture.target_class else ""
     return f"The ids come from {capture.source}; {audit.engine} {audit.engine_version}{runner} takes them with this rule{target}: {capture.offset}."
@@ -220,6 +224,9 @@ def _other_runners(audit: Audit) -> tuple[Evidence, ...]:
 
 def _layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
     if audit.engine == "vllm":
+        if Version.parse(audit.engine_version) < Version.parse("0.11.1"):
+            ids = f"eagle_aux_hidden_state_layer_ids: {sorted(trained)}"
+            return f"upgrade to vLLM 0.11.1 or newer, which reads {ids} at the top level of the draft's config; this version takes no ids."
         return f"put eagle_aux_hidden_state_layer_ids: {sorted(trained)} at the top level of the draft's config (vLLM takes boundaries)."
     if audit.engine == "tensorrt-llm":
         return f"pass eagle3_layers_to_capture={[b - 1 for b in sorted(trained)]} in the speculative config (outputs of blocks)."

@@ -77,7 +77,7 @@ def broken_small(audit: Audit) -> Finding | None:
         tuple(Evidence(f"{t.name}: non-finite entries", t.nonfinite, f"0 of {t.size}", "checkpoint") for t in broken[:8])
         + tuple(Evidence(f"{t.name}: entries that are not zero", 0, f"about {t.size}", "checkpoint") for t in dead[:8]),
         "Export again from the last checkpoint whose loss was finite; eagle3diag weights looks at the matrices too.",
-        "`eagle3diag weights` counts 0 non-finite entries.",
+        "`eagle3diag weights` counts 0 non-finite entries." if broken else "`eagle3diag audit` must name no norm of zeros.",
     )
 
 

@@ -14,7 +14,7 @@ from eagle3diag.dumps import Record
 from eagle3diag.engines.combos_vllm import method
 from eagle3diag.faults import commands
 from eagle3diag.faults.base import Fault
-from eagle3diag.faults.serving import NOTHING_ACCEPTED
+from eagle3diag.faults.serving import NEXT_TO_NOTHING, NOTHING_ACCEPTED
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
 from eagle3diag.serving import Launch
@@ -76,17 +76,21 @@ def _named_eagle(case: Case) -> Evidence | None:
 
 
 def _named_only(case: Case, named: Evidence) -> Finding | None:
-    """Without the checkpoint only the draft's name speaks."""
+    """Without the checkpoint only the draft's name speaks, if that: for an EAGLE-1 or 2 draft EAGLE is right."""
     launch, source = _effective(case)
     path = launch.draft_path if launch else None
-    if path is None or not re.search(r"eagle[-_]?3", path, re.IGNORECASE):
+    called = path is not None and re.search(r"eagle[-_]?3", path, re.IGNORECASE) is not None
+    nothing = case.observed is not None and case.observed.length is not None and case.observed.length <= NEXT_TO_NOTHING
+    if not called and not nothing:
         return None
     return Finding(
         "FM-01",
         Severity.WARNING,
-        "the draft is called EAGLE-3, and the server is started with EAGLE",
+        "the draft is called EAGLE-3, and the server is started with EAGLE"
+        if called
+        else "the server is started with EAGLE, and next to nothing is accepted: is the draft an EAGLE-3 one?",
         "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is passed by.",
-        (named, Evidence("draft", path, None, source)),
+        (named, Evidence("draft", path or "not named", None, source)),
         'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Give the draft too: the width of its fc decides.",
     )
@@ -143,9 +147,7 @@ def _biased_rate(case: Case) -> Finding | None:
 
 
 FAULTS = (
-    Fault(
-        "FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes, (("draft", "launch"), ("train", "live")), (1.0, 1.05)
-    ),
+    Fault("FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes, (("launch",), ("train", "live")), (1.0, 1.05)),
     Fault("FM-73", "biased rate read as acceptance", _biased_rate, shown_by=(("acceptance",), ("log",))),
     *commands.FAULTS,
 )

@@ -53,7 +53,7 @@ def shifted(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"every live state is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}",
         "The states are the trained ones, at other tokens: ids and states were shifted against each other when they were recorded or fed.",
-        tuple(_evidence(o) for o in moved),
+        tuple(_evidence(c, o) for o in moved),
         "Pair the state of token t with the embedding of token t + 1, as the trainer does; look for a second shift in the recorder.",
         "compare() must find its highest point at shift 0.",
     )
@@ -100,7 +100,7 @@ def normed(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"live block {blocks} is {'normed, where the raw state' if after else 'raw, where the normed state'} was trained",
         "EAGLE-3 drafts are trained on the residual stream before any norm; a norm between the capture and fc changes the length of every token.",
-        tuple(_evidence(o) for o in after + before),
+        tuple(_evidence(c, o) for o in after + before),
         "Capture the residual stream, not the output of a norm (in SGLang: the residual that input_layernorm returns).",
         "compare() must find the trained states as they are.",
     )
@@ -116,7 +116,7 @@ def residual_lost(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"live block {', '.join(str(o.block) for o in lost)} lacks the residual",
         "A layer of the engine returns its output and the residual apart (since SGLang 0.5.22 the output alone); their sum was trained.",
-        tuple(_evidence(o) for o in lost),
+        tuple(_evidence(c, o) for o in lost),
         "Add the residual, or hook input_layernorm of the next layer and take its second output.",
         "compare() must find the trained states as they are.",
     )
@@ -132,7 +132,7 @@ def partial_sums(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"live block {', '.join(str(o.block) for o in parts)} holds {parts[0].best.factor:.2f} of what its last layer adds",
         "With tensor parallelism and a fused all-reduce the output of a layer is still the sum of one rank when the hook reads it.",
-        tuple(_evidence(o) for o in parts),
+        tuple(_evidence(c, o) for o in parts),
         "Read the residual behind the reduction, upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
         "Capture with one rank: compare() must then find the trained states.",
     )
@@ -152,7 +152,7 @@ def rotated(c: Comparison) -> Finding | None:
         (
             *(Evidence(f"block {b.block}: difference of Gram matrices", b.gram_error, f"under {ISOMETRY}", "compare") for b in turned),
             *(Evidence(f"block {b.block}: standardised cosine", b.standardised.median, "near 1", "compare") for b in turned),
-            *(_evidence(o) for o in solved.values()),
+            *(_evidence(c, o) for o in solved.values()),
         ),
         "Fold the rotation into each column block of fc (and into the embedding if it is shared), or serve a target that is not rotated.",
         "compare() against a dump of the rotated target must find the states as they are.",
@@ -177,9 +177,9 @@ def overwritten(c: Comparison) -> Finding | None:
     )
 
 
-def _evidence(o: BlockOrigin) -> Evidence:
+def _evidence(c: Comparison, o: BlockOrigin) -> Evidence:
     best, as_trained = o.best, o.declared.fit
-    return Evidence(f"block {o.block} is {best}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
+    return Evidence(f"block {o.block} is {best.words(c.numbered)}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
 
 
 JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (

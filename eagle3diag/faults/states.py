@@ -44,9 +44,9 @@ def wrong_order(c: Comparison) -> Finding | None:
         f"Each live block is one of the trained ones, but they come as {', '.join(names)}: fc applies each block's columns to another state.",
         tuple(
             Evidence(
-                f"live block {j} fits train block {i} with cosine",
+                f"live block {j} is train block {i}: cosine",
                 c.order[i][j],
-                f"block {j} (which fits with {c.order[j][j]:.3f})",
+                f"train block {j}, which fits with {c.order[j][j]:.3f}",
                 "compare",
             )
             for j, i in enumerate(order)

@@ -181,6 +181,8 @@ def broken_ids(audit: Audit) -> Finding | None:
     if not m.dtype.startswith(("int", "uint")):
         evidence.append(Evidence("dtype of d2t", m.dtype, "int64", "checkpoint"))
     serious = bool(evidence)
+    if serious and m.agree_offset is not None:
+        evidence.append(Evidence("ids marked in t2d", m.agree_offset, "1", "d2t, t2d"))
     # Several that share a target id make the counts differ as well; then that is said once.
     if m.marked is not None and reduced(audit) and m.marked != m.length and m.unique_offset == 1 and (m.agree_offset or 0) >= AGREE:
         evidence.append(Evidence("ids marked in t2d", m.marked, f"{m.length}, as many as d2t has entries", "t2d"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_bad_input import write_draft, write_dump
+from builders import write_draft, write_dump
 
 from eagle3diag import cli, cli_options
 from eagle3diag.errors import BadArgument

@@ -11,6 +11,7 @@ from eagle3diag.dumps.formats.base import Content, Facts, files
 
 IDS = ("input_ids", "token_ids", "tokens", "ids")
 FEATURES = ("features", "hidden_states", "aux_hidden_states", "aux")
+BESIDE = ("loss_mask", "positions")
 
 
 def _one(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -24,8 +25,8 @@ def _flat(tensor: Tensor, dims: int) -> Tensor:
 
 
 def _fits(value: Any) -> bool:
-    """One row of numbers for each token, so that there is nothing to guess but the names."""
-    if not isinstance(value, Mapping):
+    """One row of numbers for each token and nothing unknown beside, so that there is nothing to guess but the names."""
+    if not isinstance(value, Mapping) or not set(value) <= {*IDS, *FEATURES, *BESIDE}:
         return False
     ids, features = _one(value, IDS), _one(value, FEATURES)
     if ids is None or features is None or ids.is_floating_point() or not features.is_floating_point():

@@ -116,7 +116,13 @@ def _sections(result: Comparison) -> Iterator[Section]:
 
 def _origins(result: Comparison) -> Table:
     rows = tuple(
-        (str(o.block), str(o.best), fixed(o.best.fit, 4), fixed(o.declared.fit, 4), "; ".join(f"{h} ({h.fit:.3f})" for h in o.others))
+        (
+            str(o.block),
+            o.best.words(result.numbered),
+            fixed(o.best.fit, 4),
+            fixed(o.declared.fit, 4),
+            "; ".join(f"{h.words(result.numbered)} ({h.fit:.3f})" for h in o.others),
+        )
         for o in result.origins
     )
     return Table(("live block", "what it is", "fit", "fit as trained", "next best"), rows, align="rlrrl", narrow=(0, 1, 2, 3))
