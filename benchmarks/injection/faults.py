@@ -134,7 +134,11 @@ def _random_embedding(world: World, draw: random.Random, engine: str) -> Broken:
     g = torch.Generator().manual_seed(draw.randrange(1000))
     table = torch.randn(world.net.embedding.shape, generator=g) * 0.02
     net = world.net.but(embedding=table) if engine.startswith("vllm") else world.net
-    return Broken(world.draft.replace(tensors={"embed_tokens.weight": table.to(torch.bfloat16)}), net, engine=engine)
+    fields: dict[str, Any] = {}
+    if engine.startswith("vllm"):  # which takes boundaries, at the top level
+        fields = {"eagle_aux_hidden_state_layer_ids": list(world.boundaries), "eagle_config": None}
+    draft = world.draft.replace(tensors={"embed_tokens.weight": table.to(torch.bfloat16)}, config=fields)
+    return Broken(draft, net, engine=engine)
 
 
 def _stored(world: World, ending: str) -> str:
