@@ -15,7 +15,7 @@ import random
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from benchmarks.injection.faults import HEALTHY, Broken, Injection, both, of, pa
 from benchmarks.injection.world import LAUNCH, STEPS, World, open_world
 from benchmarks.scoring import page
 from eagle3diag import diagnose
+from eagle3diag.case import Case, Given
 from eagle3diag.diagnose import Diagnosis
+from eagle3diag.faults import catalogue
 from eagle3diag.findings import Severity
 
 EVIDENCE = ("everything", "no live dump", "files and log")
@@ -82,22 +84,22 @@ def said(result: Diagnosis) -> list[tuple[str, float]]:
     return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -item[1])]
 
 
-Case = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
+Asked = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
 
 
-def singles(world: World, seed: int) -> Iterator[Case]:
+def singles(world: World, seed: int) -> Iterator[Asked]:
     for injection in of(world):
         for evidence in EVIDENCE:
             yield _keys(world, injection, evidence, seed), injection
 
 
-def alarms(world: World, seed: int) -> Iterator[Case]:
+def alarms(world: World, seed: int) -> Iterator[Asked]:
     for injection in of(world, HEALTHY):
         for evidence in EVIDENCE:
             yield _keys(world, injection, evidence, seed), injection
 
 
-def series(world: World, seed: int, count: int = 10) -> Iterator[Case]:
+def series(world: World, seed: int, count: int = 10) -> Iterator[Asked]:
     for one, two in pairs(world, random.Random(seed), count):
         keys = {**_keys(world, one, EVIDENCE[0], seed), "fault": f"{one.fault}+{two.fault}", "name": f"{one.name} and {two.name}"}
         yield keys, (one, two)
@@ -150,6 +152,27 @@ def run(args: argparse.Namespace) -> None:
                     out.flush()
 
 
+def speed(args: argparse.Namespace) -> None:
+    """CPU seconds of a whole diagnosis, nothing shared, and of every counterfactual against the healthy replay of the same dump."""
+    torch.set_num_threads(1)
+    samples = Path("data_samples")
+    shown = samples / "live" / "eagle_flag"
+    files = {"draft": samples / "draft", "launch": shown / "launch.txt", "log": shown / "server.log"}
+    given = {**files, "target": args.target, "train": samples / "train", "live": shown / "live"}
+    out = {"static": _seconds(lambda: diagnose(**files)), "everything": _seconds(lambda: diagnose(**given))}
+    case = Case(Given(draft=samples / "draft", target=args.target, train=samples / "train", engine="sglang==0.5.23"))
+    healthy = min(_seconds(lambda: case.play()) for _ in range(3))
+    changes = [change for fault in catalogue() for change in fault.changes(case)]
+    ratios = {f"{c.fault}: {c.name}": min(_seconds(lambda c=c: case.play(c)) for _ in range(2)) / healthy for c in changes}  # type: ignore[misc]
+    args.out.write_text(json.dumps({**out, "healthy": healthy, "ratios": ratios}, indent=1) + "\n")
+
+
+def _seconds(act: Callable[[], Any]) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
@@ -169,10 +192,15 @@ def main() -> None:
     runs.set_defaults(act=run)
     tables = verbs.add_parser("table")
     tables.add_argument("--cases", type=Path, nargs="+", default=[Path("out/score/cases.jsonl")])
+    tables.add_argument("--speed", type=Path, help="what the verb speed wrote")
     tables.add_argument("--real", type=Path, help="JSON of accept lengths of real engines beside the predictions")
     tables.add_argument("--seeds", choices=["even", "odd", "all"], default="even")
     tables.add_argument("--out", type=Path)
-    tables.set_defaults(act=lambda a: page(a.cases, a.real, a.out, a.seeds))
+    tables.set_defaults(act=lambda a: page(a.cases, a.real, a.speed, a.out, a.seeds))
+    speeds = verbs.add_parser("speed")
+    speeds.add_argument("--target", type=Path, required=True)
+    speeds.add_argument("--out", type=Path, default=Path("out/score/speed.json"))
+    speeds.set_defaults(act=speed)
     args = parser.parse_args()
     args.act(args)
 

@@ -130,10 +130,15 @@ def test_what_counts_as_right(row: dict[str, Any], first: bool, third: bool, lef
 
 def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:
     cases = tmp_path / "cases.jsonl"
-    rows = [case("FM-05", [("FM-05", 1.0)]), case("FM-06", [], seed=1), case("", [("FM-05", 0.9)]), case("FM-05+FM-28", [("FM-05", 0.5), ("FM-28", 0.5)])]
+    rows = [
+        case("FM-05", [("FM-05", 1.0)]),
+        case("FM-06", [], seed=1),
+        case("", [("FM-05", 0.9)]),
+        case("FM-05+FM-28", [("FM-05", 0.5), ("FM-28", 0.5)]),
+    ]
     cases.write_text("\n".join(map(json.dumps, rows)))
 
-    page([cases], None, tmp_path / "score.md", "even")
+    page([cases], None, None, tmp_path / "score.md", "even")
     made = (tmp_path / "score.md").read_text()
 
     assert "| [FM-05](faults/FM-05.md)" in made and "FM-06.md" not in made
