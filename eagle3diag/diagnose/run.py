@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3diag.case import Case, Given
 from eagle3diag.diagnose.explain import HARMLESS, LISTED, NEGLIGIBLE, WEAK, Explanation, explain
-from eagle3diag.diagnose.restore import restore
+from eagle3diag.diagnose.restore import in_the_file, restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
@@ -112,6 +112,7 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
         if cost is not None and cost < HARMLESS:
             finding = _harmless(finding, cost)
         weight = explanation.weight.get(fault, 0.0) if first else 0.0
+        weight = 0.0 if restored is not None and fault in in_the_file(explanation) else weight
         rows.append(Ranked(finding, weight, explanation.nearest.get(fault), cost, explanation.certainty.get(fault, 0.0)))
     return tuple(sorted(rows, key=lambda r: (-r.weight, -r.finding.severity)))
 
