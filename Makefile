@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/eagle3diag
 TARGET := $(CACHE)/SmolLM2-135M-Instruct
 TRAIN = $(BIN)/python tools/samples/train.py --target $(TARGET) --held-out out/train/held_out.pt --out out/train
+SEEDS := 2 4 6 8 10
 PACKAGE := $(shell find eagle3diag -name '*.py' -o -name '*.css' -o -name '*.js')
 RENDERED := $(patsubst notebooks/%.ipynb,out/rendered/notebooks/%.html,$(wildcard notebooks/*.ipynb)) out/rendered/samples/before_after.html
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-ray test-browser docs notebooks score notebook train-sample record-samples bench pictures clean
+.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-ray test-browser docs notebooks score score-engines notebook train-sample record-samples bench pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -98,10 +99,23 @@ notebooks: $(VENV)/ready ## Write the notebooks from their plain text, and the p
 	$(BIN)/python tools/notebooks.py
 	$(BIN)/python -m tools.fault_pages
 
-score: $(TARGET)/model.safetensors ## Inject every fault into real material, diagnose blind, and write docs/score.md
+score: $(TARGET)/model.safetensors ## Inject every fault into real material, diagnose blind, write docs/score.md; goes on where it stopped (hours)
 	mkdir -p out/score
 	test -e out/score/answers.jsonl || $(BIN)/python tools/samples/generate.py --target $(TARGET) --split held_out --limit 48 --max-new 64 --out out/score/answers.jsonl
-	$(BIN)/python -m benchmarks.diagnosis --target $(TARGET) --prompts out/score/answers.jsonl --cache out/score/states --out docs/score.md
+	test -e out/score/train.jsonl || $(BIN)/python tools/samples/generate.py --target $(TARGET) --split train --limit 320 --batch 160 --out out/score/train.jsonl
+	test -e out/score/train.pt || $(BIN)/python tools/samples/features.py --target $(TARGET) --answers out/score/train.jsonl --out out/score/train.pt
+	for kind in "two layers" latent; do \
+	  test -e "out/score/$$kind" || $(BIN)/python -m benchmarks.injection.drafts --target $(TARGET) --train out/score/train.pt --out "out/score/$$kind" --kind "$$kind" || exit 1; \
+	done
+	$(BIN)/python -m benchmarks.diagnosis run --target $(TARGET) --prompts out/score/answers.jsonl --cache out/score/states --seeds $(SEEDS) \
+	  --drafts sample=data_samples/draft "two layers=out/score/two layers" latent=out/score/latent --out out/score/cases.jsonl
+	test ! -e out/score/real.jsonl || $(BIN)/python -m benchmarks.real_engine predict --target $(TARGET) --real out/score/real.jsonl --out out/score/real.json
+	test -e out/score/speed.json || $(BIN)/python -m benchmarks.diagnosis speed --target $(TARGET)
+	$(BIN)/python -m benchmarks.diagnosis table --cases out/score/cases.jsonl --real out/score/real.json --speed out/score/speed.json --out docs/score.md
+
+score-engines: $(TARGET)/model.safetensors .venv-sglang/ready ## Run some of these faults in the real SGLang engine; make score then sets them beside their replays
+	mkdir -p out/score
+	PYTHONPATH=tools/sglang_cpu/shims:tools/sglang_cpu:. .venv-sglang/bin/python -m benchmarks.real_engine serve --target $(TARGET) --out out/score/real.jsonl
 
 notebook: $(TARGET)/model.safetensors ## Open the first notebook in JupyterLab
 	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/jupyter lab notebooks/00_start_here.ipynb

@@ -15,7 +15,7 @@ import random
 import time
 import traceback
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from benchmarks.injection.faults import HEALTHY, Broken, Injection, both, of, pa
 from benchmarks.injection.world import LAUNCH, STEPS, World, open_world
 from benchmarks.scoring import page
 from eagle3diag import diagnose
+from eagle3diag.case import Case, Given
 from eagle3diag.diagnose import Diagnosis
+from eagle3diag.faults import catalogue
 from eagle3diag.findings import Severity
 
 EVIDENCE = ("everything", "no live dump", "files and log")
@@ -82,22 +84,22 @@ def said(result: Diagnosis) -> list[tuple[str, float]]:
     return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -item[1])]
 
 
-Case = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
+Asked = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
 
 
-def singles(world: World, seed: int) -> Iterator[Case]:
+def singles(world: World, seed: int) -> Iterator[Asked]:
     for injection in of(world):
         for evidence in EVIDENCE:
             yield _keys(world, injection, evidence, seed), injection
 
 
-def alarms(world: World, seed: int) -> Iterator[Case]:
+def alarms(world: World, seed: int) -> Iterator[Asked]:
     for injection in of(world, HEALTHY):
         for evidence in EVIDENCE:
             yield _keys(world, injection, evidence, seed), injection
 
 
-def series(world: World, seed: int, count: int = 10) -> Iterator[Case]:
+def series(world: World, seed: int, count: int = 10) -> Iterator[Asked]:
     for one, two in pairs(world, random.Random(seed), count):
         keys = {**_keys(world, one, EVIDENCE[0], seed), "fault": f"{one.fault}+{two.fault}", "name": f"{one.name} and {two.name}"}
         yield keys, (one, two)
@@ -127,7 +129,8 @@ def run(args: argparse.Namespace) -> None:
                 name, _, folder = entry.partition("=")
                 world = open_world(name, Path(folder), args.target, args.prompts, args.cache)
                 cases = [*singles(world, seed), *series(world, seed), *alarms(world, seed)]
-                for keys, what in sorted(cases, key=lambda c: zlib.crc32(repr(c[0]).encode())):  # so that a part that ran is a fair sample
+                cases.sort(key=lambda c: zlib.crc32(repr(c[0]).encode()))  # so that a part that ran is a fair sample
+                for keys, what in cases[: args.limit]:
                     key = tuple(str(keys[k]) for k in ("draft", "fault", "name", "evidence", "seed"))
                     if (
                         key in done
@@ -140,11 +143,34 @@ def run(args: argparse.Namespace) -> None:
                     kind = "dumps" if keys["fault"] in ("FM-01", "FM-40") else kind
                     try:
                         broken = make(world, what, seed)
+                        if broken.held is None and keys["seen"] == "dumps" and keys["evidence"] != EVIDENCE[0]:
+                            continue  # the server ends at start, and nothing that is given is about it
                         made = examine(world, broken, f"{kind} {keys['fault']} {keys['name']}", keys["evidence"], seed)
                     except Exception as error:  # a crash is a result too, and must not end the run
                         made = {"crash": f"{type(error).__name__}: {error}"[:300], "trace": traceback.format_exc()[-800:]}
                     out.write(json.dumps({"key": key, **keys, **made}) + "\n")
                     out.flush()
+
+
+def speed(args: argparse.Namespace) -> None:
+    """CPU seconds of a whole diagnosis, nothing shared, and of every counterfactual against the healthy replay of the same dump."""
+    torch.set_num_threads(1)
+    samples = Path("data_samples")
+    shown = samples / "live" / "eagle_flag"
+    files = {"draft": samples / "draft", "launch": shown / "launch.txt", "log": shown / "server.log"}
+    given = {**files, "target": args.target, "train": samples / "train", "live": shown / "live"}
+    out = {"static": _seconds(lambda: diagnose(**files)), "everything": _seconds(lambda: diagnose(**given))}
+    case = Case(Given(draft=samples / "draft", target=args.target, train=samples / "train", engine="sglang==0.5.23"))
+    healthy = min(_seconds(lambda: case.play()) for _ in range(3))
+    changes = [change for fault in catalogue() for change in fault.changes(case)]
+    ratios = {f"{c.fault}: {c.name}": min(_seconds(lambda c=c: case.play(c)) for _ in range(2)) / healthy for c in changes}  # type: ignore[misc]
+    args.out.write_text(json.dumps({**out, "healthy": healthy, "ratios": ratios}, indent=1) + "\n")
+
+
+def _seconds(act: Callable[[], Any]) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
 
 
 def main() -> None:
@@ -158,6 +184,7 @@ def main() -> None:
     )
     runs.add_argument("--cache", type=Path, default=Path("out/score/states"))
     runs.add_argument("--seeds", type=int, nargs="+", default=[2, 4])
+    runs.add_argument("--limit", type=int, help="so many cases of each draft and seed, a fair sample of all")
     runs.add_argument("--only", nargs="+", help="faults")
     runs.add_argument("--evidence", nargs="+", help="levels")
     runs.add_argument("--threads", type=int, default=1)
@@ -165,10 +192,15 @@ def main() -> None:
     runs.set_defaults(act=run)
     tables = verbs.add_parser("table")
     tables.add_argument("--cases", type=Path, nargs="+", default=[Path("out/score/cases.jsonl")])
+    tables.add_argument("--speed", type=Path, help="what the verb speed wrote")
     tables.add_argument("--real", type=Path, help="JSON of accept lengths of real engines beside the predictions")
     tables.add_argument("--seeds", choices=["even", "odd", "all"], default="even")
     tables.add_argument("--out", type=Path)
-    tables.set_defaults(act=lambda a: page(a.cases, a.real, a.out, a.seeds))
+    tables.set_defaults(act=lambda a: page(a.cases, a.real, a.speed, a.out, a.seeds))
+    speeds = verbs.add_parser("speed")
+    speeds.add_argument("--target", type=Path, required=True)
+    speeds.add_argument("--out", type=Path, default=Path("out/score/speed.json"))
+    speeds.set_defaults(act=speed)
     args = parser.parse_args()
     args.act(args)
 

@@ -180,7 +180,10 @@ def groups() -> str:
 
 
 def engines(rows: list[dict[str, Any]]) -> str:
-    lines = ["| fault | in the engine | accept length, engine | predicted on the same prompts | 95 % interval | difference |", "|" + "---|" * 6]
+    lines = [
+        "| fault | in the engine | accept length, engine | predicted on the same prompts | 95 % interval | difference |",
+        "|" + "---|" * 6,
+    ]
     for r in rows:
         real = f"{r['engine']:.2f} ({r['rounds']} rounds)" if r["engine"] else f"does not start: {r['ended']}"
         apart = f"{r['engine'] - r['replay']:+.2f}" if r["engine"] else ""
@@ -203,7 +206,19 @@ def alarms(outcomes: list[Outcome]) -> str:
     raised = [o for o in outcomes if not o.faults and not o.quiet]
     if not raised:
         return "None."
-    return "\n".join(f"- {o.row['draft']}, {o.row['name']}, {o.row['evidence']}, seed {o.row['seed']}: {', '.join(o.names[:3])}" for o in raised)
+    return "\n".join(
+        f"- {o.row['draft']}, {o.row['name']}, {o.row['evidence']}, seed {o.row['seed']}: {', '.join(o.names[:3])}" for o in raised
+    )
+
+
+def _speed(told: dict[str, Any]) -> str:
+    ratios = sorted(told["ratios"].items(), key=lambda item: item[1])
+    slow = ", ".join(f"{name} {ratio:.2f}" for name, ratio in reversed(ratios) if ratio > 1.2) or "none"
+    return (
+        f"The sample case by itself, CPU seconds of one core: files and log {told['static']:.1f}, everything with dumps and replays "
+        f"{told['everything']:.1f}. A healthy replay takes {told['healthy']:.2f}; the {len(ratios)} counterfactuals take "
+        f"{median(r for _, r in ratios):.2f} of that (median). Above 1.2: {slow}."
+    )
 
 
 HEAD = """# The score
@@ -229,7 +244,7 @@ listed as open and nothing else is blamed.
 """
 
 
-def page(cases: list[Path], real: Path | None, out: Path | None, seeds: str) -> None:
+def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | None, seeds: str) -> None:
     """Write the page of these cases to ``out``, or print it. ``seeds``: which of them count."""
     from benchmarks.injection.world import DUMPED, SERVED
 
@@ -250,8 +265,9 @@ def page(cases: list[Path], real: Path | None, out: Path | None, seeds: str) -> 
                      "replayed on the training dump of the same prompts.\n\n" + engines(json.loads(real.read_text())))  # fmt: skip
     if seconds:
         crashed = len(rows) - len(outcomes)
-        parts.append(f"## Speed\n\nOne diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at most), measurements that "
-                     f"cases share counted once. {crashed} of {len(rows)} cases ended in an exception.")  # fmt: skip
+        lines = [_speed(json.loads(speed.read_text()))] if speed is not None and speed.exists() else []
+        parts.append(f"## Speed\n\nIn the cases above one diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at most), measurements that "
+                     f"cases share counted once. {crashed} of {len(rows)} cases ended in an exception." + "".join(f"\n\n{line}" for line in lines))  # fmt: skip
     text = "\n\n".join(parts) + "\n"
     if out is None:
         print(text)

@@ -24,7 +24,7 @@ from eagle3diag.dumps import DumpWriter, HiddenStates, Record, open_dump
 from eagle3diag.serving import Acceptance
 
 STEPS = 4
-DUMPED, SERVED = 8, 14  # prompts of the dumps and of the server
+DUMPED, SERVED = 6, 12  # prompts of the dumps and of the server
 LAUNCH = (
     "{environment}python -m sglang.launch_server --model-path target {algorithm}--speculative-draft-model-path draft "
     "--speculative-num-steps {steps} --speculative-eagle-topk 1 --speculative-num-draft-tokens {slots}{flags}"

@@ -40,8 +40,11 @@ RULED_OUT = 0.001
 NONE_OF_THESE = 0.05
 """Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
 
-LISTED = 0.02
-"""Share, of what is not "as trained", from which a fault that was not seen is named as a suspect."""
+LISTED = 0.95
+"""Share of what the faults hold that were not seen, likeliest first, up to which they are named: what is left open is a credible set."""
+
+NEGLIGIBLE = 0.02
+"""Share, of what is not "as trained", below which all of them together are not worth a word."""
 
 FAR = 3.0
 """Natural log of how much better than a hypothesis the best possible one must be before others are tried. Twice the difference is chi-squared:

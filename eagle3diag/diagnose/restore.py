@@ -16,6 +16,11 @@ lost norm flag 2.0 to 1.1, another packing 2.1 to 1.2 on the drafts of the score
 chance."""
 
 
+def in_the_file(explanation: Explanation) -> dict[str, float]:
+    """Shares of findings whose effect no replay isolates: it is in the file's own replay, which one change brings back."""
+    return {f: w for f, w in explanation.weight.items() if f not in explanation.cost}
+
+
 def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) -> Ranked | None:
     """Played only where the draft as trained is weak. What breaks a healthy draft mends one that was broken so: most changes are their own
     inverse (the other residual, the other packing, the other pairs)."""
@@ -52,4 +57,6 @@ def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) ->
         "Write into the config what the trainer did, or export again in the order that engines read.",
         "eagle3diag.replay of the mended copy.",
     )
-    return Ranked(finding, explanation.as_trained, best, best.accept_length - healthy.accept_length)
+    return Ranked(
+        finding, explanation.as_trained + sum(in_the_file(explanation).values()), best, best.accept_length - healthy.accept_length
+    )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3diag.case import Case, Given
-from eagle3diag.diagnose.explain import HARMLESS, LISTED, WEAK, Explanation, explain
-from eagle3diag.diagnose.restore import restore
+from eagle3diag.diagnose.explain import HARMLESS, LISTED, NEGLIGIBLE, WEAK, Explanation, explain
+from eagle3diag.diagnose.restore import in_the_file, restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
@@ -112,6 +112,7 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
         if cost is not None and cost < HARMLESS:
             finding = _harmless(finding, cost)
         weight = explanation.weight.get(fault, 0.0) if first else 0.0
+        weight = 0.0 if restored is not None and fault in in_the_file(explanation) else weight
         rows.append(Ranked(finding, weight, explanation.nearest.get(fault), cost, explanation.certainty.get(fault, 0.0)))
     return tuple(sorted(rows, key=lambda r: (-r.weight, -r.finding.severity)))
 
@@ -119,9 +120,15 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
 def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:
     """Faults without direct evidence that hold a share of the explanation, likeliest first, and what would show them."""
     seen = {f.fault for f in found if f.severity > Severity.NOTE}
-    for fault in sorted(catalogue(), key=lambda f: -explanation.weight.get(f.id, 0.0)):
-        weight = explanation.weight.get(fault.id, 0.0)
-        if weight >= LISTED * (1 - explanation.as_trained) and fault.id not in seen and not case.would_show(fault.shown_by):
+    weights = explanation.weight
+    unseen = [f for f in catalogue() if weights.get(f.id) and f.id not in seen and not case.would_show(f.shown_by)]
+    left = LISTED * sum(weights[f.id] for f in unseen)
+    if left < NEGLIGIBLE * (1 - explanation.as_trained):
+        return
+    for fault in sorted(unseen, key=lambda f: -weights[f.id]):
+        if left > 0:
+            weight = weights[fault.id]
+            left -= weight
             yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), cheapest(case, fault.shown_by))
 
 

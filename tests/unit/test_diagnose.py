@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
+from replay_reference import agreeing_text, dump_of
 from scipy import stats
+from small import H, V, small_draft
 
 from eagle3diag.case import Case, Given
+from eagle3diag.checkpoints import Target
+from eagle3diag.diagnose import diagnose
 from eagle3diag.diagnose import explain as weighing
 from eagle3diag.diagnose.explain import NONE_OF_THESE, PRESENT, RULED_OUT, UNSEEN, explain
 from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, overdispersion
 from eagle3diag.diagnose.words import cheapest
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
-from eagle3diag.replay import Change, Replay
+from eagle3diag.replay import Change, Replay, build, replay
 from eagle3diag.serving import Acceptance
 
 HEALTHY, COLLAPSED, HALF = (0.6, 0.35, 0.2), (0.03, 0.0, 0.0), (0.3, 0.1, 0.03)
@@ -243,3 +248,93 @@ def test_the_cheapest_evidence_is_named() -> None:
 def test_the_engine_is_the_one_that_the_evidence_names(given: dict[str, Any], engine: str) -> None:
     """Rules of another engine would name faults that this one does not have."""
     assert Case(Given(**given)).engine == engine
+
+
+@pytest.mark.parametrize(
+    ("options", "topk"),
+    [
+        ("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 16", 4),
+        ("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 60", 1),  # no tree has so many slots
+        ("--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 24", 1),
+        ("", 1),
+    ],
+)
+def test_the_tree_is_the_one_that_is_launched(options: str, topk: int) -> None:
+    """Replays draft as the server does, where that is possible at all."""
+    launch = f"python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path D {options}"
+
+    assert Case(Given(launch=launch)).topk == topk
+
+
+TARGET = Target(
+    "small",
+    {"hidden_size": H, "num_hidden_layers": 4, "vocab_size": V, "num_attention_heads": 4, "tie_word_embeddings": True},
+    {"model.embed_tokens.weight": torch.randn(V, H, generator=torch.Generator().manual_seed(1)), "model.norm.weight": torch.ones(H)},
+)
+
+
+def agreeing(tokens: int = 120) -> Any:
+    """A small draft and a dump of text that follows it."""
+    net = build(small_draft(), TARGET)
+    return dump_of(agreeing_text(net, tokens))
+
+
+def test_a_replay_follows_the_launch() -> None:
+    """Steps, top-k, slots, and the positions of the engine's version, as replay() has them."""
+    train, options = agreeing(), "--speculative-num-steps 3 --speculative-eagle-topk 2 --speculative-num-draft-tokens 6"
+    launch = f"python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path D {options}"
+    played = Case(Given(draft=small_draft(), target=TARGET, train=train, launch=launch, engine="sglang==0.5.8")).healthy
+    expected = replay(small_draft(), train, target=TARGET, steps=3, topk=2, num_draft_tokens=6, engine="sglang==0.5.8")
+
+    assert played is not None
+    assert (played.p, played.topk, played.num_draft_tokens, played.engine) == (expected.p, 2, 6, "sglang==0.5.8")
+
+
+def test_a_weak_draft_is_tried_with_each_thing_undone() -> None:
+    """The replay of the file is poor, as served; with one change it is not: file and weights do not belong together."""
+    broken, train = small_draft().replace(config={"norm_before_residual": True}), agreeing()
+    poor = replay(broken, train, target=TARGET, steps=4)
+    good = replay(small_draft(), train, target=TARGET, steps=4)
+    assert poor.accept_length < 1.5 < good.accept_length
+
+    found = diagnose(draft=broken, target=TARGET, train=train, acceptance=poor.accept_length)
+    first = found.ranked[0]
+
+    assert (first.finding.fault, first.finding.severity) == ("FM-47", Severity.ERROR)
+    assert first.predicted is not None and first.predicted.accept_length == pytest.approx(good.accept_length)
+    assert found.as_trained == 0.0
+    assert first.weight > 0.4
+    assert sum(r.weight for r in found.ranked) + found.none_of_these <= 1.0 + 1e-9
+
+
+def test_a_sound_draft_is_not_undone() -> None:
+    """Nothing is played beyond the healthy replay where it is as good as drafts are."""
+    train = agreeing()
+    good = replay(small_draft(), train, target=TARGET, steps=4).accept_length
+
+    found = diagnose(draft=small_draft(), target=TARGET, train=train, acceptance=good)
+
+    assert not [f for f in found.findings if "undone" in f.title]
+
+
+def test_what_the_live_dump_shows_is_replayed_with_its_own_rows() -> None:
+    """The counterfactual of a fault in the dumps is the training dump with the rows that were fed, so what it costs is known."""
+    train = agreeing()
+    live = replace(train.map_features(lambda _, fed: fed * 0.1), side="live")
+    fed = replay(small_draft(), live, target=TARGET, steps=4).accept_length
+    found = diagnose(draft=small_draft(), target=TARGET, train=train, live=live, acceptance=fed)
+    scaled = next(r for r in found.ranked if r.finding.fault == "H3")
+
+    assert scaled.predicted is not None
+    assert scaled.predicted.accept_length == pytest.approx(fed)
+    assert scaled.cost == pytest.approx(replay(small_draft(), train, target=TARGET, steps=4).accept_length - fed)
+
+
+def test_suspects_are_a_credible_set() -> None:
+    """Without a replay every fault that could be at work is weighed; likeliest first, up to most of what they hold together."""
+    found = diagnose(draft=small_draft(), acceptance=acceptance((0.02, 0.0, 0.0)))
+    weights = [s.weight for s in found.suspects]
+
+    assert weights == sorted(weights, reverse=True)
+    assert {"FM-33", "FM-38", "FM-47"} <= {s.fault for s in found.suspects}
+    assert not {"FM-05", "FM-12", "FM-73"} & {s.fault for s in found.suspects}  # the checkpoint rules out two, and one lowers nothing

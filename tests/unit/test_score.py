@@ -138,7 +138,7 @@ def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:
     ]
     cases.write_text("\n".join(map(json.dumps, rows)))
 
-    page([cases], None, tmp_path / "score.md", "even")
+    page([cases], None, None, tmp_path / "score.md", "even")
     made = (tmp_path / "score.md").read_text()
 
     assert "| [FM-05](faults/FM-05.md)" in made and "FM-06.md" not in made
