@@ -63,7 +63,7 @@ DRAFTS: dict[str, tuple[Callable[[Path], object], type[InputError], str, str]] =
     "bytes after the last tensor": (
         lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes() + b"x"), UnreadableFile, "1 bytes after", "again",
     ),
-    "huge header": (lambda d: header(d / "model.safetensors", b"{}", length=1 << 62), UnreadableFile, "no safetensors file", "again"),
+    "huge header": (lambda d: header(d / "model.safetensors", b"{}", length=1 << 62), UnreadableFile, "not a safetensors file", "again"),
     "header is a nesting bomb": (lambda d: header(d / "model.safetensors", b"[" * 2_000_000), UnreadableFile, "nests", ""),
     "header is not JSON": (lambda d: header(d / "model.safetensors", b'{"a": }'), UnreadableFile, "not valid JSON", "again"),
     "header is a list": (lambda d: header(d / "model.safetensors", b"[1]"), UnreadableFile, "not a JSON object", "again"),

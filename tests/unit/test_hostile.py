@@ -245,11 +245,12 @@ SPOILT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("part", ["states", "boundary.2", "final"])
 def test_spoilt_states_are_measured_on_either_side(part: str, how: str) -> None:
     """Train or live, all or one boundary: every verb gives its result, and every rendering of it."""
-    bad, good = spoilt(part, SPOILT[how]), spoilt("", lambda s: s, "live")
+    bad, bad_live = spoilt(part, SPOILT[how]), spoilt(part, SPOILT[how], "live")
+    good, good_live = spoilt("", lambda s: s), spoilt("", lambda s: s, "live")
     target = small_target()
     for result in (
-        e3.compare(bad, good, reference=good, target=target),
-        e3.compare(good, bad, reference=bad),
+        e3.compare(bad, good_live, reference=good, target=target),
+        e3.compare(good, bad_live, reference=bad),
         check_dump(bad),
         e3.replay(small_draft(), bad, target=target),
         e3.weights(small_draft(), dump=bad),

@@ -55,8 +55,8 @@ def test_trees_settings_sampling_and_engines_are_shown(command: list[str], capsy
     [
         ("--topk 3", "number of slots"),
         ("--topk 2 --slots 99", "fills 2 to 7"),
-        ("--settings 3:x", "no setting"),
-        ("--cost cheap", "no cost"),
+        ("--settings 3:x", "not a setting"),
+        ("--cost cheap", "not a cost"),
         ("--cost -1", "at least 0"),
         ("--temperature 0", "above 0"),
         ("--temperature nan", "above 0"),

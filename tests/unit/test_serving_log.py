@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import random
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -200,7 +201,8 @@ def test_no_log_breaks_reader_or_judges(parts: list[str], noise: str, cut: int) 
     text = noise.join(parts)
     seen = read_log("\n" + text[:cut] + noise + text[cut:])
     list(judge_log(seen))
-    detect(Case(Given(log="\n" + text)))
+    with suppress(UnreadableFile):  # nothing in it is a server's
+        detect(Case(Given(log="\n" + text)))
     assert seen.acceptance is None or (seen.acceptance.length is not None and math.isfinite(seen.acceptance.length))
 
 

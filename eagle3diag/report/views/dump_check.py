@@ -27,7 +27,7 @@ def page(result: DumpCheck) -> Page:
         *(("assumed", words) for words in result.assumed),
     )
     healthy = f"{path_name(result.name)} holds what it says.{told}"
-    return Page("dump", verdict(result.findings, healthy), facts, result.findings, tuple(_sections(result)))
+    return Page("check", verdict(result.findings, healthy), facts, result.findings, tuple(_sections(result)))
 
 
 def _sections(result: DumpCheck) -> Iterator[Section]:
