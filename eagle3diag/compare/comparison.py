@@ -211,7 +211,7 @@ class Comparison(Result):
     unaligned: one line per live record whose token ids differ from every train record, or part from theirs midway.
     series: values per token of the first three records.
     origins: for each live block the hypothesis that explains it best; against the reference when there is one.
-    displaced: the 64 tokens that agree least, and where their live states come from.
+    displaced: of the 64 tokens that agree least those that do not fit their own row, and where their live states come from.
     alike: every two blocks of a side held against each other (test H13).
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
     sampled: which live records were looked at, when not all of them.

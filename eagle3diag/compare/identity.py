@@ -12,6 +12,7 @@ from torch import Tensor
 from eagle3diag.compare.align import Alignment
 from eagle3diag.compare.comparison import FINAL, Alike, Displaced
 from eagle3diag.compare.metrics import ChannelMoments, cosine_matrix, median, rows_cosine, rows_largest, rows_relative_error, rows_rms
+from eagle3diag.compare.rows import Scale
 from eagle3diag.compare.sampling import Layout, Spread, spread
 
 SHIFTS = (-3, -2, -1, 0, 1, 2, 3)
@@ -92,9 +93,11 @@ def known_boundaries(alignment: Alignment, hidden_size: int) -> tuple[int, ...]:
 
 
 def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, int, float]]) -> tuple[Displaced, ...]:
-    """For tokens ``(pair, row, cosine)`` the train row that the first live block fits best: searched in the same sequence, and at the same
-    places of the others."""
+    """For tokens ``(pair, row, cosine)`` that do not fit their own row, the train row that the first live block fits best: searched in the
+    same sequence, and at the same places of the others."""
     h, pairs = layout.hidden_size, alignment.pairs
+    # where a row fits itself so well, none can be better by what another must be
+    worst = [one for one in worst if one[2] < 1 - OWN_RECORD]
     if not worst or not layout.paired:
         return ()
     index: list[tuple[int, int]] = []
@@ -114,11 +117,12 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
     stats = ChannelMoments(h)
     for p, rows in pieces:
         stats.update(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h))
+    scale = Scale.of([stats])
     seen = torch.cat([_first(pairs[p].live.features(), pairs[p].live_rows[t : t + 1], h) for p, t, _ in worst])
-    z = own(seen, stats)[None]
+    z = own(seen, scale)[None]
     found = []
     for p, rows in pieces:
-        found.append(cosine_matrix(own(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h), stats)[None], z)[0])
+        found.append(cosine_matrix(own(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h), scale)[None], z)[0])
     matrix = torch.cat(found).nan_to_num(-2)
     # records share prompts, so the same state may stand in several of them: then its own is meant
     same = torch.tensor([p for p, _ in index])[:, None] == torch.tensor([p for p, _, _ in worst])
@@ -143,16 +147,19 @@ def blocks(x: Tensor, h: int) -> list[Tensor]:
     return [x[:, i : i + h] for i in range(0, x.shape[1], h)]
 
 
-def moments(x: Tensor) -> ChannelMoments:
+def moments(x: Tensor) -> Scale:
     """Of all rows at once."""
     made = ChannelMoments(x.shape[1])
     made.update(x)
-    return made
+    return Scale.of([made])
 
 
-def own(x: Tensor, stats: ChannelMoments) -> Tensor:
+def own(x: Tensor, scale: Scale) -> Tensor:
     """Standardised by the moments of its own side [R, H]. Zero rows become NaN, so that they have no cosine."""
-    z = stats.standardise(x)
+    z = x.float() - scale.high
+    if scale.low is not None:
+        z -= scale.low
+    z *= scale.inverse
     z[rows_largest(x) == 0] = float("nan")
     return z
 

@@ -130,16 +130,6 @@ class ChannelMoments:
         varies = std > 1e-12 * self.mean.abs()
         return torch.where(varies, 1.0 / torch.where(varies, std, torch.ones_like(std)), torch.zeros_like(std)).float()
 
-    def centre(self, x: Tensor) -> Tensor:
-        """``x`` minus the mean, float32."""
-        high = self.mean.float()
-        low = (self.mean - high.double()).float()  # two float32 parts: exact where a large mean cancels, at half the cost of float64
-        return x.float() - high - low
-
-    def standardise(self, x: Tensor) -> Tensor:
-        """``(x - mean) / std`` in float32; channels that never varied become 0."""
-        return self.centre(x) * self.inverse
-
     @property
     def roundings(self) -> float:
         """Mean over channels of mean square over variance: the squared standardised error of one rounding with a relative error of one. A
