@@ -52,8 +52,8 @@ def _sections(result: DumpCheck) -> Iterator[Section]:
         worst = tuple(
             (r.record, percent(r.agreement), num(r.tokens), r.other or MISSING, fixed(r.other_agreement, 2)) for r in result.by_record
         )
-        columns = ("record", "right", "tokens", "fits the tokens of", "share")
-        yield Section("Record by record", tables=(Table(columns, worst, align="lrrlr", code=(0, 3)),), fold=True, terminal=False)
+        heads = ("record", "right", "tokens", "fits the tokens of", "share")
+        yield Section("Record by record", tables=(Table(heads, worst, align="lrrlr", code=(0, 3)),), fold=True, terminal=False)
 
 
 def _reading(reading: Reading) -> tuple[str, ...]:
