@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from eagle3diag import __version__, cli_capture, cli_notebooks, cli_options, cli_report, progress
+from eagle3diag import __version__, cli_capture, cli_fault, cli_notebooks, cli_options, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError, InputError
 from eagle3diag.findings import Severity
 
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Eagle3DiagError as error:
         return _complain(f"eagle3diag: {_shown(error)}", BAD_INPUT, args.traceback)
     except KeyboardInterrupt:
+        print("eagle3diag: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # whoever read our output has left (| head): not an error, and nothing more can be said on that pipe
@@ -208,6 +209,7 @@ _VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "check": _check,
     "probe": _probe,
     "capture": cli_capture.run,
+    "fault": cli_fault.run,
     "notebooks": cli_notebooks.run,
     "report": _report,
     "export": cli_notebooks.export,

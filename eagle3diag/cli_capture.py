@@ -100,6 +100,7 @@ def _in_process(args: argparse.Namespace) -> int:
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging as hf_logging
     except ImportError as error:
         raise MissingDependency("capture runs the target in Transformers", hint="pip install 'eagle3diag[hf]'") from error
     from eagle3diag.capture import capture
@@ -108,6 +109,8 @@ def _in_process(args: argparse.Namespace) -> int:
 
     if not Path(args.target, "config.json").is_file():  # a name would be looked up on a hub, and the dump would not say which files it got
         raise UnreadableFile("not a folder with a config.json", where=args.target, hint="give the folder of a checkpoint on disk")
+    hf_logging.set_verbosity_error()  # what it says of caches and loading is not about the dump
+    hf_logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(args.target, dtype="auto", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(args.target, local_files_only=True) if any("text" in line for line in lines) else None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from eagle3diag import __version__, cli_capture, cli_notebooks, cli_report
+from eagle3diag import __version__, cli_capture, cli_fault, cli_notebooks, cli_report
 from eagle3diag.errors import BadArgument
 
 Run = Callable[[argparse.Namespace], int]
@@ -229,6 +229,8 @@ def build(runs: Mapping[str, Run]) -> Parser:
     for name in ("draft", "target", "train", "live", "launch", "log", "acceptance"):
         one.add_argument(f"--{name}", metavar="PATH", help=f"what the notebooks read as {name.upper()} (default: the samples)")
 
+    cli_fault.add(verb("fault", "what a fault of the catalogue is, in words", "eagle3diag fault FM-05"))
+
     cli_report.add(
         verb(
             "report",
@@ -245,7 +247,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.add_argument("--samples", metavar="PATH", help="default: data_samples of the checkout")
     one.add_argument("--html", metavar="PATH", default="out/demo.html", help="the report to write (default: %(default)s)")
     for name, made in verbs.choices.items():
-        _common(made, result=name not in ("capture", "notebooks", "export", "demo"))
+        _common(made, result=name not in ("capture", "fault", "notebooks", "export", "demo"))
         made.usage = _usage(made)
     return parser
 

@@ -61,7 +61,7 @@ def test_every_format_has_its_section() -> None:
     """The page of formats says what every reader reads, and how its files are made."""
     text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
     words = {"SpecForge": "SpecForge", "EAGLE": "EAGLE", "speculators": "speculators", "Model-Optimizer": "Model-Optimizer", "AngelSlim": "AngelSlim",
-             "TorchSpec": "TorchSpec", "NeMo": "NeMo Automodel", "TensorRT-LLM": "TensorRT-LLM", "SGLang": "SGLang"}  # fmt: skip
+             "TorchSpec": "TorchSpec", "NeMo": "NeMo Automodel", "TensorRT-LLM": "TensorRT-LLM", "SGLang": "SGLang", "plain": "Anything else"}  # fmt: skip
     for reader in FORMATS:
         assert any(reader.name.startswith(start) for start in words), reader.name
     for title in words.values():

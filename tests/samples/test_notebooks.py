@@ -80,6 +80,7 @@ def test_it_runs_and_ends_as_it_says(
 def test_they_are_copied_with_the_users_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``eagle3diag notebooks``: all of them, with absolute paths in the cell of paths; a second copy loses nobody's work."""
     out, mine = tmp_path / "mine", tmp_path / 'a "draft"'
+    mine.mkdir()
 
     assert cli.main(["notebooks", str(out), "--draft", str(mine)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(NOTEBOOKS)

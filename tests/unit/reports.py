@@ -48,7 +48,7 @@ def given(result: Result, *findings: Finding) -> Any:
     """``result`` with these findings instead of those of the catalogue, so that a test of the report does not depend on thresholds."""
     kind = type(result)
     judged = type(kind.__name__, (kind,), {"findings": property(lambda self: findings)})
-    copy = object.__new__(judged)
+    copy: Any = object.__new__(judged)
     copy.__dict__.update(result.__dict__)
     return copy
 

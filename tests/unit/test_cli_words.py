@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,8 @@ def own_dumps(folder: Path, ids: str, features: str) -> tuple[Path, Path]:
     for i in range(2):
         states = [torch.randn(40, 24, generator=g) * (b + 1) for b in range(3)]
         tokens = torch.randint(0, 99, (40,), generator=g)
-        np.savez(folder / "train" / f"{i}.npz", **{ids: tokens.numpy(), features: torch.cat(states, -1).numpy()})
+        arrays: dict[str, Any] = {ids: tokens.numpy(), features: torch.cat(states, -1).numpy()}
+        np.savez(folder / "train" / f"{i}.npz", **arrays)
         torch.save({ids: tokens, features: torch.cat([states[1], states[0], states[2]], -1)}, folder / "live" / f"{i}.pt")
     return folder / "train", folder / "live"
 
@@ -117,3 +119,26 @@ def test_help_leads_with_what_is_the_verbs_own(capsys: pytest.CaptureFixture[str
         out = capsys.readouterr().out
         assert out.count("eagle3diag") >= 2 and f"usage: eagle3diag {verb}" in out.splitlines()[0], "a usage of one line, and an example"
         assert "--traceback" in out.splitlines()[-6:][0] or out.index("--traceback") > out.index("--progress") > len(out) // 3
+
+
+def test_a_fault_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """By any spelling of its number, in 80 columns; all titles without one; a code that is none says what it is."""
+    for spelling in ("FM-05", "fm-5", "5"):
+        assert cli.main(["fault", spelling]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("FM-05  Decoder-layer names dropped") and "fix" in out and max(map(len, out.splitlines())) <= 80
+    assert cli.main(["fault"]) == 0
+    assert capsys.readouterr().out.count("  FM-") == 80
+    assert cli.main(["fault", "K4"]) == 2
+    assert "is not in the catalogue" in capsys.readouterr().err
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends with the shell's own code and a word."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eagle3diag.faults.in_words", interrupt)
+    assert cli.main(["fault"]) == 130
+    assert capsys.readouterr().err == "eagle3diag: interrupted\n"
