@@ -57,9 +57,18 @@ def opened(body: Any, where: object) -> Result:
         found = f"of the unknown kind {kind!r:.60}" if isinstance(kind, str) else "no result of eagle3diag"
         raise UnreadableFile(f"is {found}", where=where, hint=f"{_HINT}; known are {', '.join(KINDS)}")
     try:
-        return _result(body, kind.lower())
+        result = _result(body, kind.lower())
     except _Unfit as error:
         raise UnreadableFile(f"does not hold a whole {kind}: {error}", where=where, hint=f"{_HINT} with this version") from None
+    from eagle3diag.report.notebook import body as drawn
+
+    try:
+        drawn(result)  # numbers of the right types, and yet rows of different lengths, or none where one is needed
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UnreadableFile(
+            f"holds a {kind} whose numbers do not fit together ({type(error).__name__})", where=where, hint=_HINT
+        ) from None
+    return result
 
 
 def _read(path: Path) -> str:
