@@ -14,6 +14,9 @@ from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.faults import in_words
 from eagle3diag.intervals import exact
 
+CLEAR = 0.3
+"""Accept length from which a loss stands out of what two sets of prompts differ by."""
+
 EVERYTHING, NO_LIVE, FILES = "everything", "no live dump", "files and log"
 
 TESTS = {"FM-39": ("H2",), "FM-43": ("H2",), "FM-30": ("H1",), "FM-40": ("H1",), "FM-22": ("K2", "K3")}
@@ -27,22 +30,29 @@ class Group:
     faults: tuple[str, ...]
     where: str
     why: str
+    one: bool = False
+    """Counted as one fault: whatever evidence there is, it is the same."""
 
 
 GROUPS = (
     Group(("FM-06", "FM-08", "FM-16"), "files, a whole vocabulary", "The engine allocates a head that nothing fills. Why it did so (a config that "
-          "promises one, a map that nobody needs, a size that differs by padding) are three readings of the same two fields."),
+          "promises one, a map that nobody needs, a size that differs by padding) are three readings of the same two fields.", one=True),
     Group(("FM-30", "FM-40"), "dumps", "One state too few reaches fc. That the hook never fires or that the layer lies on another stage looks the "
-          "same there; `--pp-size` in the command tells."),
+          "same there; `--pp-size` in the command tells.", one=True),
     Group(("FM-11", "FM-14"), "a number alone", "Draft ids are read as target ids, because the map is not in the file or is not looked for. The file tells."),
     Group(("H6", "FM-48"), "a number alone", "The draft is fed the state of a neighbouring token. With a live dump: if it shows in the dump it "
           "happened before the recorder, else behind it."),
-    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of the error differs."),
+    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of the error differs.", one=True),
     Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
           "counts by position are the same."),
     Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. Longer "
           "texts, or the same prompts on both sides, tell."),
 )  # fmt: skip
+
+
+def same_as(fault: str) -> set[str]:
+    """What counts as the name of a fault: itself, the test that says it, and faults that are one with it."""
+    return {fault, *TESTS.get(fault, ()), *(f for g in GROUPS if g.one and fault in g.faults for f in g.faults)}
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Outcome:
         return self.cost is not None and self.cost < HARMLESS
 
     def _is(self, name: str) -> bool:
-        return any(name == f or name in TESTS.get(f, ()) for f in self.faults)
+        return any(name in same_as(f) for f in self.faults)
 
     def within(self, n: int) -> bool:
         """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
@@ -98,11 +108,7 @@ class Outcome:
 
     @property
     def both(self) -> bool:
-        return all(any(name == f or name in TESTS.get(f, ()) for name in self.names) for f in self.faults)
-
-    @property
-    def right_if_sure(self) -> bool:
-        return self.first if self.faults else False
+        return all(any(name in same_as(f) for name in self.names) for f in self.faults)
 
 
 def _symptom(fault: str) -> bool:
@@ -125,26 +131,38 @@ def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
 def bars(outcomes: list[Outcome]) -> str:
     single = [o for o in outcomes if len(o.faults) == 1]
     full, files = _evidence(single, EVERYTHING), _evidence(single, FILES)
-    shown = [o for o in full if o.row["seen"] != "number"]
+    shown, number = [o for o in full if o.row["seen"] != "number"], [o for o in full if o.row["seen"] == "number"]
     quiet = [o for o in outcomes if not o.faults]
     sure = [o for o in single if o.share >= 0.9 and not o.quiet]
     rows = (
         ("everything given: first", "90 %", share(full, lambda o: o.first)),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.first)),
-        ("... faults that only the number shows, costing 0.1 or more", "", share([o for o in full if o.row["seen"] == "number" and not o.harmless], lambda o: o.first)),
+        ("... faults that only the number shows, costing 0.1 to 0.3", "", share(_costing(number, HARMLESS, CLEAR), lambda o: o.first)),
+        ("... faults that only the number shows, costing more", "", share(_costing(number, CLEAR, 9.0), lambda o: o.first)),
         ("everything given: in the first three", "98 %", share(full, lambda o: o.within(3))),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.within(3))),
+        ("... faults that only the number shows, costing more than 0.3", "", share(_costing(number, CLEAR, 9.0), lambda o: o.within(3))),
         ("pairs: both named", "80 %", share([o for o in outcomes if len(o.faults) == 2], lambda o: o.both)),
         ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
         ("... of these first", "", share(files, lambda o: o.first)),
+        ("no live dump: first, or left open with it among what is open", "", share(_evidence(single, NO_LIVE), lambda o: o.open)),
         ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: not o.quiet)),
-        ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.right_if_sure)),
-    )  # fmt: skip
+        ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.first)),
+    )
     lines = ["| what | bar | reached (95 % interval) |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
     left = [len(o.row["open"]) for o in files if not o.first and o.open]
     if left:
         lines += ["", f"Where files and log leave it open, they do so between {median(left):.0f} faults (median; {max(left)} at most)."]
+    apart = [abs(o.row["expected"] - o.row["observed"] - o.cost) for o in full if o.cost is not None and o.row["expected"] is not None]
+    if apart:
+        lines += ["", f"The healthy draft's accept length on the prompts of the dumps and on those of the server differs by {mean(apart):.2f} (mean). A "
+                  "fault that costs less, and shows in nothing but the number, cannot be told from none by anybody; as served and dumped on the "
+                  "same prompts, or on more of them, it could."]  # fmt: skip
     return "\n".join(lines)
+
+
+def _costing(outcomes: list[Outcome], low: float, high: float) -> list[Outcome]:
+    return [o for o in outcomes if o.cost is not None and low <= o.cost < high]
 
 
 def matrix(outcomes: list[Outcome]) -> str:
@@ -175,8 +193,8 @@ def matrix(outcomes: list[Outcome]) -> str:
 
 
 def groups() -> str:
-    lines = ["| faults | by | why |", "|---|---|---|"]
-    return "\n".join([*lines, *(f"| {', '.join(g.faults)} | {g.where} | {g.why} |" for g in GROUPS)])
+    lines = ["| faults | by | why | counted as one |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| {', '.join(g.faults)} | {g.where} | {g.why} | {'yes' if g.one else 'no'} |" for g in GROUPS)])
 
 
 def engines(rows: list[dict[str, Any]]) -> str:
@@ -193,11 +211,16 @@ def engines(rows: list[dict[str, Any]]) -> str:
 
 
 def missed(outcomes: list[Outcome]) -> str:
-    """By kind: which faults were not named first with everything given, and what was said instead."""
+    """Which faults were not named first with everything given, nor left open with files and log, and what was said instead."""
     instead: dict[tuple[str, str], list[str]] = defaultdict(list)
     for o in outcomes:
-        if len(o.faults) == 1 and o.row["evidence"] == EVERYTHING and not o.first:
-            instead[(o.faults[0], o.row["name"])].append("nothing" if o.quiet else o.names[0] if o.names else "nothing")
+        wrong = not o.first if o.row["evidence"] == EVERYTHING else not o.open if o.row["evidence"] == FILES else False
+        if len(o.faults) == 1 and wrong:
+            what = "nothing" if o.quiet or not o.names else o.names[0]
+            cost = "" if o.cost is None else f", costs {o.cost:.2f}"
+            instead[(o.faults[0], o.row["name"])].append(f"{what} ({o.row['draft']}, {o.row['evidence']}{cost})")
+    if not instead:
+        return "None."
     lines = ["| fault | injected as | said first instead |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {f} | {n} | {', '.join(sorted(what))} |" for (f, n), what in sorted(instead.items()))])
 
@@ -257,7 +280,7 @@ def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | N
         HEAD.format(served=SERVED, dumped=DUMPED, harmless=f"{HARMLESS:.2f}", seeds=ran, count=len(rows)) + "\n" + bars(outcomes),
         "## The matrix\n\n" + matrix(outcomes),
         "## What cannot be told apart\n\n" + groups(),
-        "## Not named first, everything given\n\n" + missed(outcomes),
+        "## Not named\n\n" + missed(outcomes),
         "## False alarms\n\n" + alarms(outcomes),
     ]
     if real is not None and real.exists():
