@@ -33,6 +33,6 @@ def final_norm_gain(target: object) -> Tensor:
     if isinstance(target, Tensor):
         return target.detach().flatten().float()
     opened = open_target(cast("str | Target", target))
-    text = opened.config.get("text_config") or opened.config
+    text = opened.text_config
     weight = opened.final_norm().float()
     return weight + torch.ones_like(weight) if text.get("model_type") in _UNIT_OFFSET else weight

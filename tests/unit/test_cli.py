@@ -307,7 +307,7 @@ def test_bad_prompt_files_name_their_line(content: bytes, said: str, tmp_path: P
 def test_bad_prompts_are_refused(line: dict[str, Any]) -> None:
     """Ids are whole numbers, and a prompt is not empty."""
     with pytest.raises(InputError):
-        cli_capture._ids(line, None, where="p:1")
+        cli_capture._ids(line, None, 128, where="p:1")
 
 
 def test_boundaries_are_read() -> None:
