@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import time
 import tracemalloc
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from eagle3diag.findings import write_atomically
 from eagle3diag.replay.architecture import rope_of
 from eagle3diag.report.axis import Axis
 from eagle3diag.report.saved import load
-from eagle3diag.serving import read_acceptance, read_launch, read_log
+from eagle3diag.serving import parse_launch, read_acceptance, read_launch, read_log
 
 HOSTILE = "<img src=x onerror=a()>\x1b]0;t\x07\x1b[31m\u202egnp\u2066\x9b\x00\r'\"\\\n../../etc/passwd"
 
@@ -377,3 +378,14 @@ def test_counts_take_any_kind_of_value_in_a_field() -> None:
             assert found.engine is None or isinstance(found.engine, str)
         except InputError as error:
             assert error.hint
+
+
+@pytest.mark.parametrize("piece", ["sglang", "'a'", "\\a", "-- a ", "(", "'\"'", "- a\n", "=", "{"])
+def test_a_launch_command_of_a_megabyte_takes_no_time(piece: str) -> None:
+    """One word or many, quoted or not: read or refused in a time that grows as the text does."""
+    start = time.process_time()
+    try:
+        parse_launch("vllm serve m --x " + piece * (1_000_000 // len(piece)))
+    except InputError:
+        pass
+    assert time.process_time() - start < 5
