@@ -40,6 +40,8 @@ _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+_WORDS = ("model_type", "transformer_layer_config.model_type", "speculators_model_type")
+
 
 @dataclass(frozen=True)
 class DraftConfig:
@@ -110,6 +112,8 @@ def read_config(raw: Mapping[str, Any], tensors: Tensors | None = None, *, where
     top = Fields(raw, where)
     kind, trainer = _recognised(marks, top)
     lenient = kind not in EAGLE3
+    for name in _WORDS:  # engines look them up as they stand
+        top.text(name)
     nested = speculators and not (lenient and raw.get("transformer_layer_config") is None)
     layer = Fields(_layer_config(top), where) if nested else top
     layer.assumed = top.assumed  # one list of notes, in the order of reading

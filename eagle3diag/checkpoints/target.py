@@ -29,6 +29,7 @@ class Target:
         self.tensors: Tensors = Tensors.of(tensors)
         self.text_config: Mapping[str, Any] = text_config(raw)
         self._fields = Fields(self.text_config, f"{path} (config)")
+        self._fields.text("model_type")  # looked up as it stands
 
     @property
     def name(self) -> str:
@@ -194,8 +195,9 @@ def _ids(value: object) -> tuple[int, ...]:
 
 def text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's part of a multimodal config; a plain config as it is."""
-    for key in ("text_config", "thinker_config", "llm_config", "language_config"):
-        inner = raw.get(key)
-        if isinstance(inner, Mapping) and ("hidden_size" in inner or "text_config" in inner):
-            return text_config(inner)
+    found: Mapping[str, Any] | None = raw
+    while found is not None:
+        raw = found
+        inside = [raw.get(key) for key in ("text_config", "thinker_config", "llm_config", "language_config")]
+        found = next((i for i in inside if isinstance(i, Mapping) and ("hidden_size" in i or "text_config" in i)), None)
     return raw

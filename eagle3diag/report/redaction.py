@@ -148,7 +148,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:Proxy-)?Authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:Digest|AWS4-HMAC-SHA256)\s[^\n']+|(?:\w+(?:\\?\s)+)?[\w.~+/=-]+)",
+        r"(?P<keep>\b(?:Proxy-)?Authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:Digest|AWS4-HMAC-SHA256)\s[^\n]+|(?:\w+(?:\\?\s)+)?[\w.~+/=-]+)",
         _ACTS,
         re.IGNORECASE,
         always=True,
@@ -192,7 +192,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)[^\s-]\S*",
+        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
     ),

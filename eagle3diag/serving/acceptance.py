@@ -184,6 +184,8 @@ def read_acceptance(source: object) -> Acceptance:
 def _fields(source: Mapping[str, Any]) -> Acceptance:
     known = {k: v for k, v in source.items() if k in Acceptance.__dataclass_fields__}
     try:
+        if not all(isinstance(known.get(name), str | None) for name in ("engine", "engine_version")):
+            raise TypeError("no name")
         if "histogram" in source and "steps" in source:
             counts = [_count(n) for n in source["histogram"]]
             if len(counts) > _count(source["steps"]) + 1:

@@ -50,20 +50,20 @@ class _Lexer:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.words: list[str] = []
-        self.word: str | None = None  # None: between words; a quoted empty word is ""
+        self.word: list[str] | None = None  # its pieces; None: between words; a quoted empty word is [""]
 
     def run(self) -> list[str]:
         while self.at < len(self.text):
             char = self.text[self.at]
             self.at += 1
             if char in "'\"":
-                self.word = (self.word or "") + self._quoted(char)
+                self._add(self._quoted(char))
             elif char == "\\" and self.at < len(self.text):
-                self.word = (self.word or "") + self.text[self.at]
+                self._add(self.text[self.at])
                 self.at += 1
             elif char in "\n;|&<>()":
                 # a redirection takes the digits before it, as in "2> log"
-                redirects = char in "<>" and self.word is not None and self.word.isdigit()
+                redirects = char in "<>" and self.word is not None and "".join(self.word).isdigit()
                 self.word = None if redirects else self.word
                 self._end()
                 self.words.append(BREAK)
@@ -73,13 +73,17 @@ class _Lexer:
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
             else:
-                self.word = (self.word or "") + char
+                self._add(char)
         self._end()
         return self.words
 
+    def _add(self, piece: str) -> None:
+        self.word = [] if self.word is None else self.word
+        self.word.append(piece)
+
     def _end(self) -> None:
         if self.word is not None:
-            self.words.append(self.word.replace(BREAK, " "))
+            self.words.append("".join(self.word).replace(BREAK, " "))
             self.word = None
 
     def _quoted(self, quote: str) -> str:

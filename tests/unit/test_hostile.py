@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import time
 import tracemalloc
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -34,7 +35,7 @@ from eagle3diag.findings import write_atomically
 from eagle3diag.replay.architecture import rope_of
 from eagle3diag.report.axis import Axis
 from eagle3diag.report.saved import load
-from eagle3diag.serving import read_acceptance, read_launch, read_log
+from eagle3diag.serving import parse_launch, read_acceptance, read_launch, read_log
 
 HOSTILE = "<img src=x onerror=a()>\x1b]0;t\x07\x1b[31m\u202egnp\u2066\x9b\x00\r'\"\\\n../../etc/passwd"
 
@@ -339,3 +340,53 @@ def test_a_report_to_a_pipe_leaves_the_pipe(tmp_path: Path) -> None:
     write_atomically(tmp_path / "pipe", "words")
     assert os.read(reader, 10) == b"words" and (tmp_path / "pipe").is_fifo()
     os.close(reader)
+
+
+# -- fields ------------------------------------------------------------------------------------------------------------------------
+
+JSON_KINDS = [None, "", HOSTILE, [], [1], {}, {"a": 1}, -1, 10**30, 1.5, True]
+
+
+@pytest.mark.parametrize("field", ["model_type", "speculators_model_type", "transformer_layer_config", "eagle_config", "quantization_config",
+                                   "architectures", "intermediate_size_mlp", "layer_types", "attention_bias", "draft_vocab_size"])  # fmt: skip
+@pytest.mark.parametrize("engine", ["sglang==0.5.23", "vllm==0.30.0"])
+def test_an_audit_takes_any_kind_of_value_in_a_field_that_engines_read(field: str, engine: str) -> None:
+    """Engine rules look at raw fields: an InputError that names the config, or findings."""
+    for value in JSON_KINDS:
+        try:
+            assert str(e3.audit(small_draft().replace(config={field: value}), engine=engine))
+        except InputError as error:
+            assert error.where
+
+
+@pytest.mark.parametrize("field", ["model_type", "text_config", "rope_scaling", "quantization_config", "eos_token_id", "architectures"])
+def test_a_target_takes_any_kind_of_value_in_a_field(field: str) -> None:
+    """The same for what is read of a target, in an audit and in a comparison."""
+    for value in JSON_KINDS:
+        try:
+            target = Target("small", {**small_target().config, field: value}, target_tensors())
+            assert str(e3.audit(small_draft(), target=target)) and str(e3.compare(small_dump(), small_dump(side="live"), target=target))
+        except InputError as error:
+            assert error.where
+
+
+def test_counts_take_any_kind_of_value_in_a_field() -> None:
+    """Counts that a server was said to give: refused, or whole."""
+    sound = {"rounds": 10, "accepted": 5, "steps": 3, "p": [0.3, 0.1, 0.1], "engine": "sglang", "engine_version": "0.5.23"}
+    for field, value in product(sound, [*JSON_KINDS, 1e308, float("nan"), [float("nan")], [10**30]]):
+        try:
+            found = read_acceptance({**sound, field: value})
+            assert found.engine is None or isinstance(found.engine, str)
+        except InputError as error:
+            assert error.hint
+
+
+@pytest.mark.parametrize("piece", ["sglang", "'a'", "\\a", "-- a ", "(", "'\"'", "- a\n", "=", "{"])
+def test_a_launch_command_of_a_megabyte_takes_no_time(piece: str) -> None:
+    """One word or many, quoted or not: read or refused in a time that grows as the text does."""
+    start = time.process_time()
+    try:
+        parse_launch("vllm serve m --x " + piece * (1_000_000 // len(piece)))
+    except InputError:
+        pass
+    assert time.process_time() - start < 5

@@ -119,7 +119,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "a kind without values": ('{"kind": "Replay"}', "replay.draft is missing"),
     "not JSON": ('{"kind": "Replay", "steps": NaN}', "neither"),
     "nested without end": ("[" * 100_000, "neither"),
-    "rows of different lengths": (broken(order=[[0.5, 0.4], [0.5]]), "numbers do not fit together"),
+    "rows of different lengths": (broken(order=[[0.5, 0.4], [0.5]]), "do not fit together"),
     "a text for a number": (broken(hidden_size="576; import os"), "comparison.hidden_size is '576; import os', not int"),
     "a boolean for a number": (broken(hidden_size=True), "not int"),
     "a list for an object": (broken(train=[]), "comparison.train is [], not an object"),
