@@ -1,4 +1,4 @@
-"""Who the captured target is: the identity that a dump carries, read off a loaded model and its config."""
+"""Which target was captured: the identity that a dump carries, read off a loaded model and its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small HTTP client for servers that nobody vouches for: one deadline a request, bounded bodies, no redirects, and a key that stays in."""
+"""A small HTTP client for untrusted servers: one deadline a request, bounded bodies, no redirects, and a key that stays in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a weight quantised and back? How few values, mantissas or steps the entries of a row use, with what a smooth row would show."""
+"""Was a weight quantised and widened again? How few values, mantissas or steps the entries of a row use, with what a smooth row would show."""
 
 from __future__ import annotations
 

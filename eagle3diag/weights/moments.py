@@ -1,4 +1,4 @@
-"""One pass over a tensor: moments, norms and counts, summed in float64 so that a small mean is a number and not 0.000000."""
+"""One pass over a tensor: moments, norms and counts, accurate enough that a mean of a billionth is not taken for zero."""
 
 from __future__ import annotations
 
@@ -184,12 +184,12 @@ def tiles(m: Moments) -> tuple[tuple[float, ...], ...]:
     """Root mean square of the entries in a grid of up to 6 x 12 bands of rows and columns, over that of the whole matrix."""
     if m.band_squares is None or not m.square > 0:
         return ()
-    rows, wide = m.row_norms.numel() if m.row_norms is not None else 0, m.band_squares.shape[1]
-    bands, parts = len(m.band_squares), min(TILES[1], wide)
+    rows, columns = m.row_norms.numel() if m.row_norms is not None else 0, m.band_squares.shape[1]
+    bands, parts = len(m.band_squares), min(TILES[1], columns)
     whole = m.square / m.size
     grid = []
     for b, squares in enumerate(m.band_squares):
         height = (b + 1) * rows // bands - b * rows // bands
-        edges = [c * wide // parts for c in range(parts + 1)]
+        edges = [c * columns // parts for c in range(parts + 1)]
         grid.append(tuple(math.sqrt(float(squares[i:j].sum()) / ((j - i) * height) / whole) for i, j in pairwise(edges)))
     return tuple(grid)

@@ -1,4 +1,4 @@
-"""What a draft has of its target: tensors copied from it, and leading directions that meet those of its embedding and head."""
+"""What a draft took from its target: tensors copied from it, and leading directions that meet those of its embedding and head."""
 
 from __future__ import annotations
 

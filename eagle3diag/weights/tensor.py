@@ -19,7 +19,7 @@ from eagle3diag.weights.values import Values
 
 Spectra = Literal["auto", "full", "none"]
 SERIES = 300
-NARROW = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+PLAIN_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 EXACT_FLOPS = 1.2e11
 """Above this cost of the Gram matrix (2 m^2 n; 2048 x 8192 is 6.9e10, a few seconds on one thread) ``auto`` settles for the top."""
@@ -102,7 +102,7 @@ def measure(
     shape, dtype = tuple(tensor.shape), tensor.dtype
     notes: list[str] = []
     candidates = laws.nulls_for(shape, initializer_range=initializer_range)
-    if dtype not in NARROW:
+    if dtype not in PLAIN_DTYPES:
         candidates = laws.CONSTANTS
         notes.append(f"{dtype} entries are codes in units of a scale: not compared with initialisations")
     m = moments(tensor)
