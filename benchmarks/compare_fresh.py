@@ -36,11 +36,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True)
     parser.add_argument("--live", required=True)
+    parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--records", type=int, default=6)
+    parser.add_argument("--only", default="", help="cases whose name holds this")
     args = parser.parse_args()
     target = open_target(args.target)
     identity = TargetIdentity(target.name, target.config_hash, "bfloat16", target.n_layers, target.hidden_size)
-    made = sequences(Path(args.target), list(open_dump(args.live, target=target)[: args.records]))
+    made = sequences(Path(args.target), list(open_dump(args.live, target=target)[args.skip : args.skip + args.records]))
     gain = final_norm_gain(target)
 
     def side(name: str, rows: list[torch.Tensor], boundaries: tuple[int, ...] = AUX) -> object:
@@ -57,6 +59,7 @@ def main() -> int:
     cases = [(n, t, fed, want, ["FM-28"] if n in DOUBTFUL else alone) for n, t, fed, want, alone in cases]
     cases += [(name, train, [change(s, gain) for s in made], [], []) for name, change in LEGAL.items()]
     cases += [(n, side("train", states(t)), [at(fed)(s, gain) for s in made], w, alone) for n, (t, fed, w, alone) in PLACES.items()]
+    cases = [case for case in cases if args.only in case[0]]
     tokens = sum(len(s.ids) for s in made)
     print(f"{len(made)} records, {tokens} tokens\n")
     spreads(compare(train, side("live", [s.fed for s in made], ())))  # type: ignore[arg-type]

@@ -100,15 +100,15 @@ def _fit(unlike: list[BlockComparison]) -> tuple[Evidence, ...]:
 def no_boundary(c: Comparison) -> Finding | None:
     """FM-31: states of the target's, none of which is any boundary. A drift of numbers (FM-41) begins with a first block that fits."""
     found = found_boundaries(c)
-    unlike = [j for j, b in enumerate(c.blocks) if b.standardised.median < MATCHES]
-    if not found or 0 not in unlike or any(found[j][1] >= MATCHES for j in unlike) or explained(c) or rows.elsewhere(c) is not None:
+    nowhere = [j for j, b in enumerate(c.blocks) if found and b.standardised.median < MATCHES and found[j][1] < MATCHES]
+    if 0 not in nowhere or explained(c) or rows.elsewhere(c) is not None:
         return None
     if (fall := rows.falls(c)) is not None and fall.severity > Severity.NOTE:
         return None
     return Finding(
         "FM-31",
         Severity.ERROR,
-        f"{len(unlike)} of {len(c.blocks)} captured states are no boundary of the target",
+        f"{len(nowhere)} of {len(c.blocks)} captured states are no boundary of the target",
         "They are alike to several and equal to none, in no form that was tried: the engine reads the stream at another point (inside a block, "
         "one of several streams, a sum of blocks) than the trainer did.",
         _fits(c, found),
