@@ -109,15 +109,15 @@ def _in_process(args: argparse.Namespace) -> int:
 
     if not Path(args.target, "config.json").is_file():  # a name would be looked up on a hub, and the dump would not say which files it got
         raise UnreadableFile("not a folder with a config.json", where=args.target, hint="give the folder of a checkpoint on disk")
-    hf_logging.set_verbosity_error()  # what it says of caches and loading is not about the dump
-    hf_logging.disable_progress_bar()
+    hf_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what it says of caches and loading is not about the dump
+    hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = AutoModelForCausalLM.from_pretrained(args.target, dtype="auto", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(args.target, local_files_only=True) if any("text" in line for line in lines) else None
     except (OSError, ValueError, KeyError) as error:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
     boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
-    rows = model.get_input_embeddings().num_embeddings
+    rows = len(model.get_input_embeddings().weight)
     asked = [_ids(line, tokenizer, rows, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
     with ExitStack() as open_writer, torch.inference_mode():
         writer: DumpWriter | None = None

@@ -66,7 +66,7 @@ def _packed(case: Case) -> Iterator[Change]:
 def _repacked(count: int) -> Callable[[Net], Net]:
     def net(healthy: Net) -> Net:
         def turned(w: Tensor) -> Tensor:
-            heads = w.unflatten(0, (count, healthy.attention.heads // count, -1))
+            heads: Tensor = w.unflatten(0, (count, healthy.attention.heads // count, -1))
             return heads.transpose(0, 1).flatten(0, 2)
 
         names = [n for n in healthy.weights if ".q_proj." in n]
