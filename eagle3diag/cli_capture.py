@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from eagle3diag.errors import BadArgument, InputError, MissingDependency, UnreadableFile
 from eagle3diag.files import read_text
@@ -117,7 +117,7 @@ def _in_process(args: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError) as error:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
     boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
-    rows = len(model.get_input_embeddings().weight)
+    rows = cast(int, model.get_input_embeddings().num_embeddings)
     asked = [_ids(line, tokenizer, rows, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
     with ExitStack() as open_writer, torch.inference_mode():
         writer: DumpWriter | None = None

@@ -148,7 +148,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:Proxy-)?Authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:Digest|AWS4-HMAC-SHA256)\s[^\n]+|(?:\w+(?:\\?\s)+)?[\w.~+/=-]+)",
+        r"(?P<keep>\b(?:Proxy-)?Authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:Digest|AWS4-HMAC-SHA256)\s(?:\\\n|[^\n])+|(?:\w+(?:\\?\s)+)?[\w.~+/=-]+)",
         _ACTS,
         re.IGNORECASE,
         always=True,
