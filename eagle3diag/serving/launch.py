@@ -209,18 +209,18 @@ def _server(words: list[str]) -> tuple[str, int]:
 
 def _arguments(words: list[str]) -> dict[str, str]:
     """Options and their values, several words joined by blanks; a first word that is no option is the model, as after ``serve``."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     name: str | None = None
     if words and not _OPTION.match(words[0]) and "=" not in words[0]:
-        found["model"] = words[0]
+        found["model"] = [words[0]]
     for word in words:
         if _OPTION.match(word):
             name, equals, value = word.lstrip("-").partition("=")
-            found[name] = value if equals else ""
+            found[name] = [value] if equals else []
             name = None if equals else name
         elif name is not None:
-            found[name] = f"{found[name]} {word}".strip()
-    return found
+            found[name].append(word)
+    return {name: " ".join(values).strip() for name, values in found.items()}
 
 
 def _option(options: Mapping[str, str], *names: str) -> str | None:
