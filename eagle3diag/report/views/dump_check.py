@@ -18,7 +18,7 @@ def page(result: DumpCheck) -> Page:
     read = result.declared
     told = f" Its last states, read as declared, predict {percent(read.agreement)} of the tokens that follow." if read is not None else ""
     facts = (
-        ("dump", result.name),
+        ("dump", path_name(result.name)),
         ("written by", joined(result.engine, f"{result.side} side")),
         (
             "holds",
