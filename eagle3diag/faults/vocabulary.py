@@ -139,7 +139,9 @@ def head_of_another(audit: Audit) -> Finding | None:
         "Each row was trained from the target's row of one token and still resembles it; d2t names another. The map was made again, from other "
         "data or on resume, after the head was.",
         (
-            Evidence("share of rows that resemble another token's row of the target's head", like.elsewhere, "0", "lm_head against the target's"),
+            Evidence(
+                "share of rows that resemble another token's row of the target's head", like.elsewhere, "0", "lm_head against the target's"
+            ),
             Evidence("median cosine with the target's row that d2t names", like.cosine, "0.1 to 1", f"{like.rows} rows of lm_head"),
             Evidence("the same, with another token's row", like.other, None, f"{like.rows} rows of lm_head"),
         ),

@@ -243,7 +243,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "user",
-        rf"(?P<keep>\b(?:USER(?:NAME)?|LOGNAME|SUDO_USER)=|\b(?:username|user_name|login)['\"]?\s*[=:]\s*|--user(?:name)?[= ]|\b(?:docker|podman|helm)\s[^\n;|&]{{0,200}}?\s-u[= ](?!\d+(?::|\b))|\buid=\d+\()(?P<value>{_VALUE})",
+        rf"(?P<keep>\b(?:USER(?:NAME)?|LOGNAME|SUDO_USER)=|\b(?:username|user_name|login)['\"]?\s*[=:]\s*|--user(?:name)?[= ]"
+        rf"|\b(?:docker|podman|helm)\s[^\n;|&]{{0,200}}?\s-u[= ](?!\d+(?::|\b))|\buid=\d+\()(?P<value>{_VALUE})",
         _WHO,
         spares=_harmless_value,
     ),
