@@ -398,6 +398,20 @@ def test_every_verb_has_help() -> None:
     """Each subcommand describes itself in one sentence."""
     actions = [a for a in cli_options.build(cli._VERBS)._actions if isinstance(a, argparse._SubParsersAction)]
 
-    verbs = {"diagnose", "compare", "audit", "convert", "weights", "replay", "check", "probe", "capture", "fault", "report", "notebooks", "demo"}
+    verbs = {
+        "diagnose",
+        "compare",
+        "audit",
+        "convert",
+        "weights",
+        "replay",
+        "check",
+        "probe",
+        "capture",
+        "fault",
+        "report",
+        "notebooks",
+        "demo",
+    }
     assert set(actions[0].choices) == verbs
     assert all(p.description and p.description.endswith(".") for p in actions[0].choices.values())
