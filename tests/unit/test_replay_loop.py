@@ -50,12 +50,12 @@ def test_a_draft_that_has_everything_is_offered_everything(scaled: Net, dump: Hi
     """One change per thing that an engine may ignore; each names its own fault and differs in name."""
     offered = changes_of(scaled, dump)
 
-    assert {f.id for f in loop.FAULTS} == {c.fault for c in offered}
-    assert len({c.name for c in offered}) == len(offered) == 22
+    assert {f.id for f in loop.FAULTS} - {"FM-09"} == {c.fault for c in offered}  # of an embedding that is not in the file there is no other
+    assert len({c.name for c in offered}) == len(offered) == 24
     assert {f.id for f in loop.FAULTS} <= {f.id for f in catalogue()}
 
 
-@pytest.mark.parametrize("number", range(22))
+@pytest.mark.parametrize("number", range(24))
 def test_each_change_alone_drafts_otherwise(number: int, scaled: Net, dump: HiddenStates) -> None:
     """What is drafted changes; the draft itself stays as it was. Keys that depend on earlier rounds show in these."""
     change = changes_of(scaled, dump)[number]
