@@ -81,7 +81,7 @@ def said(result: Diagnosis) -> list[tuple[str, float]]:
             named[row.finding.fault] = named.get(row.finding.fault, 0.0) + row.weight
     for suspect in result.suspects:
         named[suspect.fault] = named.get(suspect.fault, 0.0) + suspect.weight
-    return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -item[1])]
+    return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -round(item[1], 9))]
 
 
 Asked = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made

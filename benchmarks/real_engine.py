@@ -115,7 +115,13 @@ def predict(args: argparse.Namespace) -> None:
         found = json.loads(path.read_text()) if run.recorded else real.get(run.name)
         if found is None:
             continue
-        row = {"fault": run.fault, "name": run.name, "engine": found.get("accept_length"), "rounds": found.get("rounds"), "ended": found.get("ended")}
+        row = {
+            "fault": run.fault,
+            "name": run.name,
+            "engine": found.get("accept_length"),
+            "rounds": found.get("rounds"),
+            "ended": found.get("ended"),
+        }
         replay = _counterfactual(run, args.target)
         rows.append({**row, "replay": replay.accept_length, "interval": replay.accept_length_interval, "change": ", ".join(replay.changes)})
         print(rows[-1], flush=True)

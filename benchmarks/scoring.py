@@ -42,7 +42,8 @@ GROUPS = (
     Group(("FM-11", "FM-14"), "a number alone", "Draft ids are read as target ids, because the map is not in the file or is not looked for. The file tells."),
     Group(("H6", "FM-48"), "a number alone", "The draft is fed the state of a neighbouring token. With a live dump: if it shows in the dump it "
           "happened before the recorder, else behind it."),
-    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of the error differs.", one=True),
+    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of "
+          "the error differs.", one=True),
     Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
           "counts by position are the same."),
     Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. Longer "
@@ -289,7 +290,8 @@ def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | N
     if seconds:
         crashed = len(rows) - len(outcomes)
         lines = [_speed(json.loads(speed.read_text()))] if speed is not None and speed.exists() else []
-        parts.append(f"## Speed\n\nIn the cases above one diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at most), measurements that "
+        parts.append(f"## Speed\n\nIn the cases above one diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at "
+                     "most), measurements that "
                      f"cases share counted once. {crashed} of {len(rows)} cases ended in an exception." + "".join(f"\n\n{line}" for line in lines))  # fmt: skip
     text = "\n\n".join(parts) + "\n"
     if out is None:

@@ -338,3 +338,13 @@ def test_suspects_are_a_credible_set() -> None:
     assert weights == sorted(weights, reverse=True)
     assert {"FM-33", "FM-38", "FM-47"} <= {s.fault for s in found.suspects}
     assert not {"FM-05", "FM-12", "FM-73"} & {s.fault for s in found.suspects}  # the checkpoint rules out two, and one lowers nothing
+
+
+def test_of_equals_the_fault_goes_before_the_test() -> None:
+    """A shape that is wrong (K2) and the fault that explains it (FM-22) say one thing: the fault's name comes first."""
+    draft = small_draft()
+    cut = {f"midlayer.mlp.{n}_proj.weight": draft.tensors[f"midlayer.mlp.{n}_proj.weight"][:24] for n in ("gate", "up")}
+    found = diagnose(draft=draft.replace(tensors={**cut, "norm.weight": torch.ones(H + 1)}), target=TARGET)
+    named = [r.finding.fault for r in found.ranked if r.finding.fault in ("FM-22", "K2")]
+
+    assert named == ["FM-22", "K2"]
