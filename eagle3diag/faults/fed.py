@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from typing import TypeAlias
 
@@ -90,7 +90,7 @@ def _reference(case: Case) -> ByIds:
     return known if _all_in(case.train, known) else {}
 
 
-def _stored(reference: ByIds) -> Collection[int]:
+def _stored(reference: ByIds) -> set[int]:
     """The boundaries that the reference holds."""
     return set(next(iter(reference.values())).boundaries) if reference else set()
 
