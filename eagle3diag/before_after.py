@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from eagle3diag.errors import BadArgument
-from eagle3diag.findings import Finding, Result, Severity
+from eagle3diag.findings import Finding, Result, Severity, headline
 
 __all__ = ["BeforeAfter", "Summary", "before_after"]
 
@@ -76,13 +76,11 @@ def before_after(before: Result | str | os.PathLike[str], after: Result | str | 
 
 
 def _summary(result: Result) -> Summary:
-    from eagle3diag.report.views import view
-
     observed, replayed = getattr(result, "observed", None), getattr(result, "replay", None)
     if type(result).__name__ == "Replay":
         replayed = result
     return Summary(
-        verdict=view(result).verdict,
+        verdict=getattr(result, "verdict", None) or headline(result.findings),
         observed=observed.length if observed is not None else None,
         observed_interval=observed.interval if observed is not None else None,
         expected=replayed.accept_length if replayed is not None else None,

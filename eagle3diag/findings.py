@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -73,6 +73,15 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     fix: str = ""
     check: str = ""
+
+
+def headline(findings: Sequence[Finding], healthy: str = "Nothing above a note was found.") -> str:
+    """One sentence: the gravest finding, or what it means that there is none above a note."""
+    worst = max(findings, key=lambda f: f.severity, default=None)
+    if worst is None or worst.severity <= Severity.NOTE:
+        return healthy
+    title = worst.title.strip()
+    return title if title.endswith((".", "!", "?")) else f"{title}."
 
 
 class Result:
@@ -187,4 +196,4 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-__all__ = ["TEXT", "Evidence", "Finding", "Result", "Severity", "plain", "write_atomically"]
+__all__ = ["TEXT", "Evidence", "Finding", "Result", "Severity", "headline", "plain", "write_atomically"]

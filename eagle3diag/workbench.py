@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eagle3diag.cli_report import EVIDENCE, evidence
 from eagle3diag.errors import BadArgument, Eagle3DiagError, MissingDependency
+from eagle3diag.evidence import EVIDENCE, evidence
 
 if TYPE_CHECKING:
     from eagle3diag.diagnose import Diagnosis

@@ -6,6 +6,9 @@ import math
 import os
 from dataclasses import replace
 
+from torch import Tensor
+
+from eagle3diag.checkpoints import TargetSource
 from eagle3diag.compare.align import Alignment, align
 from eagle3diag.compare.chunked import work
 from eagle3diag.compare.comparison import (
@@ -58,7 +61,7 @@ def compare(
     live: Source,
     *,
     reference: Source | None = None,
-    target: object = None,
+    target: TargetSource | Tensor | None = None,
     hidden_size: int | None = None,
     chunk_tokens: int | None = None,
     sample: int | None = None,
@@ -113,14 +116,14 @@ def compare(
     planned = plan(alignment, layout, sides[0].boundaries, chunk_tokens)
     measured = Measured() if planned is None else _measured(planned, alignment, sides, (train, live), resume, ray)
     identity = identify(alignment, layout, gain)
-    named = alignment, _declared(sides[0].boundaries, layout), False
+    known, declared, by_reference = alignment, _declared(sides[0].boundaries, layout), False
     boundaries: tuple[int, ...] = ()
     matrix: tuple[tuple[float, ...], ...] = ()
     if reference is not None:
-        known = align(load(reference, "reference", features=False), chosen)
-        boundaries, matrix = against_reference(known, layout)
+        held = align(load(reference, "reference"), chosen)
+        boundaries, matrix = against_reference(held, layout)
         if set(sides[0].boundaries) <= set(boundaries) and len(sides[0].boundaries) == layout.live_blocks:
-            named = known, sides[0].boundaries, True
+            known, declared, by_reference = held, sides[0].boundaries, True
     blocks = tuple(
         replace(b, cka=identity.cka[i], gram_error=identity.gram_error[i]) if i < len(identity.cka) else b
         for i, b in enumerate(measured.blocks)
@@ -140,7 +143,7 @@ def compare(
         worst=measured.worst,
         unaligned=alignment.unaligned,
         series=measured.series,
-        origins=origins(named[0], layout, named[1], gain, named[2]) if layout.paired else (),
+        origins=origins(known, layout, declared, gain, by_reference) if layout.paired else (),
         displaced=displaced(alignment, layout, measured.least),
         alike=identity.alike,
         absent=alignment.absent,

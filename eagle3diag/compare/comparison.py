@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from eagle3diag.compare.metrics import Quantiles
 from eagle3diag.compare.sample import Sampled
 from eagle3diag.compare.sources import Side
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 
 FINAL = -1
 """Stands in place of a boundary for the final state *after* the final norm."""
@@ -243,9 +243,3 @@ class Comparison(Result):
     def numbered(self) -> str:
         """What the sources of ``origins`` number: each a ``boundary``, or a ``train block`` where neither train nor a reference says which."""
         return "boundary" if self.train.boundaries or self.reference else "train block"
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)

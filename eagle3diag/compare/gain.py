@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from eagle3diag.checkpoints import TargetSource, open_target
@@ -27,10 +25,10 @@ _UNIT_OFFSET = (
 )
 
 
-def final_norm_gain(target: object) -> Tensor:
+def final_norm_gain(target: TargetSource | Tensor) -> Tensor:
     """The gain [H] of the final norm, float32, of a target (anything :func:`eagle3diag.open_target` takes) or given as a tensor."""
     if isinstance(target, Tensor):
         return target.detach().flatten().float()
-    opened = open_target(cast(TargetSource, target))
+    opened = open_target(target)
     weight = opened.final_norm().float()
     return weight + 1 if opened.text_config.get("model_type") in _UNIT_OFFSET else weight

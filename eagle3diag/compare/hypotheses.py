@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from eagle3diag.compare.align import Alignment
 from eagle3diag.compare.comparison import FINAL, BlockOrigin, Hypothesis
-from eagle3diag.compare.identity import SHIFTS, blocks, known_boundaries, moments, own
+from eagle3diag.compare.identity import SHIFTS, blocks, known_boundaries, moments, standardised
 from eagle3diag.compare.metrics import median, rows_cosine
 from eagle3diag.compare.sampling import Layout, Spread, spread
 
@@ -94,7 +95,7 @@ def _origin(
                 moved = reader(there, boundary)[sound[kept]].float()
                 tried.append(Hypothesis("as it is", boundary, s, 1.0, fit(moved, live[both].float())))
     tried += _rotated(state(wanted)[sound].float(), y, wanted, max(t.fit for t in tried))
-    one_each = {(t.kind, t.source, t.shift): t for t in tried if t.fit == t.fit}
+    one_each = {(t.kind, t.source, t.shift): t for t in tried if not math.isnan(t.fit)}
     ranked = sorted(one_each.values(), key=lambda t: -t.fit)
     if not ranked:
         return BlockOrigin(j, declared, declared, ())
@@ -105,17 +106,17 @@ def _origin(
 
 def fit(predicted: Tensor, live: Tensor) -> float:
     """Share of the variance of ``live`` [R, H] that ``predicted`` explains, in the median channel: robust against a few massive ones."""
-    spread_ = (live - live.mean(0)).square().mean(0)
+    variance = (live - live.mean(0)).square().mean(0)
     left = (live - predicted).square().mean(0)
-    varies = spread_ > 0
-    return median(1 - left[varies] / spread_[varies])
+    varies = variance > 0
+    return median(1 - left[varies] / variance[varies])
 
 
 def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor]) -> list[int]:
     """Known states by how alike their direction is, whatever gain or offset was put on."""
-    z = own(live, moments(live))
-    score = {b: median(rows_cosine(own(x := state(b), moments(x)), z)) for b in known}
-    return sorted(known, key=lambda b: -score[b] if score[b] == score[b] else 9.0)
+    z = standardised(live, moments(live))
+    score = {b: median(rows_cosine(standardised(x := state(b), moments(x)), z)) for b in known}
+    return sorted(known, key=lambda b: math.inf if math.isnan(score[b]) else -score[b])
 
 
 def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator[Hypothesis]:

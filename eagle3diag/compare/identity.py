@@ -13,7 +13,7 @@ from eagle3diag.compare.align import Alignment
 from eagle3diag.compare.comparison import FINAL, Alike, Displaced
 from eagle3diag.compare.metrics import ChannelMoments, cosine_matrix, median, rows_cosine, rows_largest, rows_relative_error, rows_rms
 from eagle3diag.compare.rows import Scale
-from eagle3diag.compare.sampling import Layout, Spread, spread
+from eagle3diag.compare.sampling import Layout, spread
 
 SHIFTS = (-3, -2, -1, 0, 1, 2, 3)
 SAMPLE_VALUES = 2_750_000  # values of one side that are sampled: 128 tokens of 21,504, where medians have long settled
@@ -50,23 +50,20 @@ def identify(alignment: Alignment, layout: Layout, gain: Tensor | None) -> Ident
         return Identity(live_final_rms=rms)
     train = some.train(layout)
     xs, ys = blocks(train, h), blocks(live, h)
-    own_x, own_y = [moments(x) for x in xs], [moments(y) for y in ys]
-    zy = [own(y, stats) for y, stats in zip(ys, own_y, strict=True)]
-    order = []
-    for x, stats in zip(xs, own_x, strict=True):
-        zx = own(x, stats)
-        order.append([median(rows_cosine(zx, z)) for z in zy])
+    stats = [moments(x) for x in xs]
+    zy = [standardised(y, moments(y)) for y in ys]
+    order = tuple(tuple(median(rows_cosine(zx, z)) for z in zy) for zx in map(standardised, xs, stats))
     shift, cka, gram = [], [], []
     if layout.paired:
         for s in SHIFTS:
             there, kept = some.shifted(s)
             if bool(kept.any()):
                 moved = blocks(there.train(layout), h)
-                cosines = [rows_cosine(own(moved[i], own_x[i]), zy[i][kept]) for i in range(n)]
+                cosines = [rows_cosine(standardised(moved[i], stats[i]), zy[i][kept]) for i in range(n)]
                 shift.append((s, float(torch.cat(cosines).double().nanmean())))
         pairs = [gram_numbers(x[:GRAM_TOKENS], y[:GRAM_TOKENS]) for x, y in zip(*(map(_thinned, side) for side in (xs, ys)), strict=True)]
         cka, gram = [p[0] for p in pairs], [p[1] for p in pairs]
-    return Identity(tuple(map(tuple, order)), tuple(shift), rms, tuple(cka), tuple(gram), tuple(_alike(xs, ys)))
+    return Identity(order, tuple(shift), rms, tuple(cka), tuple(gram), tuple(_alike(xs, ys)))
 
 
 def against_reference(alignment: Alignment, layout: Layout) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
@@ -76,11 +73,11 @@ def against_reference(alignment: Alignment, layout: Layout) -> tuple[tuple[int, 
     some = spread(alignment, sample_size(layout.live_width))
     if not boundaries or not m or not len(some):
         return (), ()
-    ys = [own(y, moments(y)) for y in blocks(some.live(layout), h)]
+    ys = [standardised(y, moments(y)) for y in blocks(some.live(layout), h)]
     found = []
     for boundary in boundaries:
         state = some.state(boundary, h)
-        z = own(state, moments(state))
+        z = standardised(state, moments(state))
         found.append(tuple(median(rows_cosine(z, y)) for y in ys))
     return boundaries, tuple(found)
 
@@ -119,10 +116,10 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
         stats.update(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h))
     scale = Scale.of([stats])
     seen = torch.cat([_first(pairs[p].live.features(), pairs[p].live_rows[t : t + 1], h) for p, t, _ in worst])
-    z = own(seen, scale)[None]
+    z = standardised(seen, scale)[None]
     found = []
     for p, rows in pieces:
-        found.append(cosine_matrix(own(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h), scale)[None], z)[0])
+        found.append(cosine_matrix(standardised(_first(pairs[p].train.features(), pairs[p].train_rows[rows], h), scale)[None], z)[0])
     matrix = torch.cat(found).nan_to_num(-2)
     # records share prompts, so the same state may stand in several of them: then its own is meant
     same = torch.tensor([p for p, _ in index])[:, None] == torch.tensor([p for p, _, _ in worst])
@@ -148,14 +145,14 @@ def blocks(x: Tensor, h: int) -> list[Tensor]:
 
 
 def moments(x: Tensor) -> Scale:
-    """Of all rows at once."""
+    """The moments of all rows at once."""
     made = ChannelMoments(x.shape[1])
     made.update(x)
     return Scale.of([made])
 
 
-def own(x: Tensor, scale: Scale) -> Tensor:
-    """Standardised by the moments of its own side [R, H]. Zero rows become NaN, so that they have no cosine."""
+def standardised(x: Tensor, scale: Scale) -> Tensor:
+    """``x`` [R, H] by these moments. Zero rows become NaN, so that they have no cosine."""
     z = x.float() - scale.high
     if scale.low is not None:
         z -= scale.low
@@ -198,4 +195,4 @@ def _alike(xs: list[Tensor], ys: list[Tensor]) -> list[Alike]:
     return [Alike(i, j, median(rows_relative_error(ys[i], ys[j])), median(rows_relative_error(xs[i], xs[j]))) for i, j in pairs]
 
 
-__all__ = ["Identity", "Spread", "against_reference", "displaced", "identify"]
+__all__ = ["Identity", "against_reference", "displaced", "identify"]

@@ -158,7 +158,7 @@ def _kept(plan: Plan, one: Numbered, values: RowValues) -> dict[str, Tensor]:
 def _counts(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> dict[str, Tensor]:
     """What is counted over all tokens but the sink."""
     counted = pair.counted
-    zero, train, live = ((v & counted[:, None]).sum(0) for v in (values.zero, values.odd_train, values.odd_live))
+    zero, train, live = ((v & counted[:, None]).sum(0) for v in (values.zero, values.nonfinite_train, values.nonfinite_live))
     return {"tokens": counted.sum(), "rows": torch.stack([zero, train, live, _duplicates(values, pair, y, layout)])}
 
 
@@ -209,7 +209,7 @@ def _summary(plan: Plan, whole: Partial, values: RowValues, i: int) -> BlockComp
     def of(column: Tensor) -> Tensor:
         return column[counted, i]
 
-    zero, odd_train, odd_live, duplicate = whole.counts["rows"][:, i].tolist()
+    zero, nonfinite_train, nonfinite_live, duplicate = whole.counts["rows"][:, i].tolist()
     usable = ~of(values.zero)  # a zero row has a standardised cosine, that of minus the mean, which says nothing
     train_norm, live_norm, error = of(values.train_norm), of(values.live_norm), of(values.error)[usable]
     standardised, relative = of(values.standardised), of(values.relative_error)
@@ -225,8 +225,8 @@ def _summary(plan: Plan, whole: Partial, values: RowValues, i: int) -> BlockComp
         standardised=Quantiles.of(standardised[usable]),
         relative_error=median(relative),
         zero_rows=zero,
-        nonfinite_train=odd_train,
-        nonfinite_live=odd_live,
+        nonfinite_train=nonfinite_train,
+        nonfinite_live=nonfinite_live,
         duplicate_rows=duplicate,
         centred=Quantiles.of(of(values.centred)[usable]),
         error=typical,

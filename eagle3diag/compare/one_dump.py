@@ -11,7 +11,7 @@ from os import PathLike
 import torch
 from torch import Tensor
 
-from eagle3diag.checkpoints import Target, open_target
+from eagle3diag.checkpoints import Target, TargetSource, open_target
 from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
 from eagle3diag.compare.measure import CHUNK_VALUES
@@ -24,8 +24,9 @@ from eagle3diag.compare.sampling import chunks
 from eagle3diag.compare.there import dump_path, shared_path
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
 from eagle3diag.dumps.places import is_url
+from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import MismatchedInputs
-from eagle3diag.findings import Finding, Result
+from eagle3diag.findings import Result
 from eagle3diag.progress import track
 
 ROWS = 256  # tokens of each record whose norms and differences are taken, for their medians
@@ -78,17 +79,11 @@ class DumpCheck(Result):
     ranks: tuple[RankCheck, ...] = ()
     sampled: Sampled | None = None
 
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        from eagle3diag.faults import judge
-
-        return judge(self)
-
 
 def check_dump(
-    dump: object,
+    dump: DumpSource,
     *,
-    target: object = None,
+    target: TargetSource | None = None,
     sample: int | None = None,
     seed: int = 0,
     resume: str | PathLike[str] | None = None,
@@ -106,12 +101,12 @@ def check_dump(
     ------
     MismatchedInputs: the dump's last states are not as wide as the target. Reading errors pass through.
     """
-    opened = open_dump(dump, target=target) if not isinstance(dump, HiddenStates) else dump  # type: ignore[arg-type]
+    opened = dump if isinstance(dump, HiddenStates) else open_dump(dump, target=target)
     if not len(opened):
         raise MismatchedInputs("the dump holds no records", where=opened.path)
     lengths = [1] * len(opened) if is_url(opened.path) else [r.tokens for r in track(opened, "reading lengths")]
     drawn, sampled = draw(lengths, sample, seed)
-    known = None if target is None else open_target(target)  # type: ignore[arg-type]
+    known = None if target is None else open_target(target)
     other = beside(opened)
     task = _Task(len(drawn), ROWS if len(drawn) * ROWS <= KEPT_ROWS else max(KEPT_ROWS // len(drawn), LEAST_ROWS))
     reader = None if known is None else Reader(known, len(drawn))
@@ -126,7 +121,7 @@ def check_dump(
         elsewhere=lambda: _elsewhere(dump, target, task, drawn),
     )
     checked = DumpCheck(
-        name=opened.path or f"{opened.side} in memory",
+        name=opened.path or opened.name,
         side=opened.side,
         engine=opened.engine,
         records=len(drawn),

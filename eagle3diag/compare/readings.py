@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def conclude(whole: Partial) -> Readings | None:
         return None
     claimed = {"final": "as it is", "last": "after the norm"}
     declared = next((r for r in readings if r.form == claimed[r.part] and r.shift == 1), None)
-    best = declared or max(readings, key=lambda r: r.agreement if r.agreement == r.agreement else -1.0)
+    best = declared or max(readings, key=lambda r: -1.0 if math.isnan(r.agreement) else r.agreement)
     rms = median(whole.rows["rms"]) if "rms" in whole.rows else None
     return Readings(tuple(readings), declared, rms, _by_record(read, f"{best.part}/{best.form}", best.shift))
 
@@ -150,9 +151,9 @@ def _by_record(read: Sequence[_Read], key: str, shift: int) -> tuple[RecordReadi
     for one in seen:
         own = one.hits(key, shift)
         others = [(_mean(one.hits(key, shift, other.ids)), other.name) for other in seen if other.name != one.name]
-        score, other = max((o for o in others if o[0] == o[0]), default=(float("nan"), ""))
+        score, other = max((o for o in others if not math.isnan(o[0])), default=(float("nan"), ""))
         made.append(RecordReading(one.name, _mean(own), len(own), other, score))
-    return tuple(sorted(made, key=lambda r: r.agreement if r.agreement == r.agreement else 2.0)[:20])
+    return tuple(sorted(made, key=lambda r: 2.0 if math.isnan(r.agreement) else r.agreement)[:20])
 
 
 def _mean(hits: Tensor) -> float:

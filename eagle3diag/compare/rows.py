@@ -48,8 +48,8 @@ class RowValues:
     error: Tensor
     largest: Tensor
     zero: Tensor
-    odd_train: Tensor
-    odd_live: Tensor
+    nonfinite_train: Tensor
+    nonfinite_live: Tensor
 
     def __getitem__(self, rows: Tensor | slice) -> RowValues:
         return RowValues(*(getattr(self, f.name)[rows] for f in fields(self)))
@@ -84,18 +84,18 @@ def compare_rows(x: Tensor, y: Tensor, scale: Scale) -> RowValues:
         error=(dz / x.shape[-1]).sqrt(),
         largest=largest,
         zero=yy == 0,
-        odd_train=~xx.isfinite(),
-        odd_live=~yy.isfinite(),
+        nonfinite_train=~xx.isfinite(),
+        nonfinite_live=~yy.isfinite(),
     )
     small = (xx < _TINY) | (yy < _TINY)
-    odd = small | values.odd_train | values.odd_live | ~dz.isfinite()
+    odd = small | values.nonfinite_train | values.nonfinite_live | ~dz.isfinite()
     if bool(odd.any()):
         _redo(values, x, y, scale, odd.nonzero())
     return values
 
 
 def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, at: Tensor) -> None:
-    """The same for single rows that over- or underflow when squared, or hold what is no number: scaled first, slower."""
+    """The same for single rows that over- or underflow when squared, or are not finite: scaled first, slower."""
     t, n = at.unbind(1)
     a, b = x[t, n], y[t, n]
     largest_x, largest_y = rows_largest(a), rows_largest(b)
@@ -111,7 +111,7 @@ def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, at: Tensor) -> 
     values.relative_error[t, n] = rows_relative_error(a, b).float()
     values.error[t, n] = torch.where(dead, nothing, rows_norm((b - a) * inverse).float() / a.shape[-1] ** 0.5)
     values.zero[t, n] = largest_y == 0
-    values.odd_train[t, n], values.odd_live[t, n] = ~largest_x.isfinite(), ~largest_y.isfinite()
+    values.nonfinite_train[t, n], values.nonfinite_live[t, n] = ~largest_x.isfinite(), ~largest_y.isfinite()
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from typing import TypeAlias, cast
 
 from torch import Tensor
 
+from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import HiddenStates, Record, open_dump
+from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.progress import track
 
-Source: TypeAlias = "str | PathLike[str] | HiddenStates | Record | Tensor | Sequence[Record] | Sequence[Tensor]"
+Source: TypeAlias = DumpSource | Record | Tensor | Sequence[Record] | Sequence[Tensor]
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,7 @@ class Loaded:
     name: str
     side: str
     rows: tuple[Rows, ...]
-    width: int
-    dtype: str
-    hidden_size: int | None
+    hidden_size: int | None = None
     engine: str = "unknown"
     engine_version: str | None = None
     boundaries: tuple[int, ...] = ()
@@ -69,13 +69,23 @@ class Loaded:
     path: str | None = None
     n_layers: int = 0
 
+    @cached_property
+    def _fed(self) -> tuple[int, str]:
+        features = self.rows[0].features()
+        return sum(int(part.shape[-1]) for part in features), dtype_name(features[0])
+
+    @property
+    def width(self) -> int:
+        """Of the first record's features. A reference, which may hold separate boundaries only, is never asked for it."""
+        return self._fed[0]
+
     def describe(self, hidden_size: int) -> Side:
         return Side(
             name=self.name,
             side=self.side,
             width=self.width,
             width_in_h=self.width / hidden_size,
-            dtype=self.dtype,
+            dtype=self._fed[1],
             records=len(self.rows),
             tokens=sum(r.tokens for r in self.rows),
             engine=self.engine,
@@ -86,40 +96,38 @@ class Loaded:
         )
 
 
-def load(source: object, side: str, *, features: bool = True) -> Loaded:
-    """Open one side. ``features=False`` for a reference, which may hold separate boundaries only.
+def load(source: object, side: str) -> Loaded:
+    """Open one side.
 
     Raises
     ------
-    BadArgument: not a path, dump, record or [T, W] tensor of numbers. Errors of :func:`eagle3diag.dumps.open_dump` pass through.
+    BadArgument: not a path, dump, record or [T, W] tensor of numbers. MismatchedInputs: a dump without records. Errors of
+    :func:`eagle3diag.dumps.open_dump` pass through.
     """
     taped = getattr(source, "dump", None)  # a finished capture stands for what it captured
     if isinstance(taped, HiddenStates):
         source = taped
     if isinstance(source, (str, PathLike, HiddenStates)):
-        return _from_dump(open_dump(cast("str | PathLike[str] | HiddenStates", source)), side, features)
-    items: list[object]
-    if isinstance(source, (Tensor, Record)):
-        items = [source]
-    elif isinstance(source, Sequence) and len(source) and all(isinstance(s, (Tensor, Record)) for s in source):
-        items = list(source)
-    else:
+        return _from_dump(open_dump(source), side)
+    items: Sequence[object] = source if isinstance(source, Sequence) else [source]
+    if not items or not all(isinstance(item, (Tensor, Record)) for item in items):
         raise BadArgument(
             f"expected a dump folder, HiddenStates, records or tensors [T, W], found {type(source).__name__}",
             where=side,
             hint="eagle3diag.open_dump(path) shows what a path holds",
         )
     rows = tuple(rows_of(item, i) if isinstance(item, Record) else _plain_rows(cast(Tensor, item), i, side) for i, item in enumerate(items))
-    kind = "tensor" if isinstance(items[0], Tensor) else "record"
-    return _loaded(rows, features, name=kind, side=side, hidden_size=None)
+    return Loaded("tensor" if isinstance(items[0], Tensor) else "record", side, rows)
 
 
-def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
-    return _loaded(
-        tuple(rows_of(record, i) for i, record in enumerate(track(dump, f"{side}: reading ids"))),
-        features,
-        name=Path(dump.path).name if dump.path else f"{dump.side} in memory",
+def _from_dump(dump: HiddenStates, side: str) -> Loaded:
+    rows = tuple(rows_of(record, i) for i, record in enumerate(track(dump, f"{side}: reading ids")))
+    if not rows:
+        raise MismatchedInputs("the dump holds no records", where=f"{side}: {dump.name}", hint="capture at least one sequence")
+    return Loaded(
+        name=dump.name,
         side=dump.side,
+        rows=rows,
         hidden_size=dump.target.hidden_size or None,
         engine=dump.engine,
         engine_version=dump.engine_version,
@@ -127,39 +135,6 @@ def _from_dump(dump: HiddenStates, side: str, features: bool) -> Loaded:
         counters=dump.counters or {},
         path=dump.path,
         n_layers=dump.target.n_layers,
-    )
-
-
-def _loaded(
-    rows: tuple[Rows, ...],
-    features: bool,
-    *,
-    name: str,
-    side: str,
-    hidden_size: int | None,
-    engine: str = "unknown",
-    engine_version: str | None = None,
-    boundaries: tuple[int, ...] = (),
-    counters: Mapping[str, int] | None = None,
-    path: str | None = None,
-    n_layers: int = 0,
-) -> Loaded:
-    if not rows:
-        raise MismatchedInputs("the dump holds no records", where=f"{side}: {name}", hint="capture at least one sequence")
-    first = rows[0].features() if features else ()
-    return Loaded(
-        name=name,
-        side=side,
-        rows=rows,
-        width=sum(int(part.shape[-1]) for part in first),
-        dtype=str(first[0].dtype).removeprefix("torch.") if first else "",
-        hidden_size=hidden_size,
-        engine=engine,
-        engine_version=engine_version,
-        boundaries=boundaries,
-        counters={} if counters is None else counters,
-        path=path,
-        n_layers=n_layers,
     )
 
 

@@ -285,7 +285,7 @@ def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
     known = {fault.id for fault in catalogue()} | case.assume_fixed
     for name, finding in by_fault.items():
         if name not in known and finding.severity > Severity.NOTE and not is_symptom(name):
-            yield Candidate(Fault(name, finding.title, lambda _: None), finding, PRESENT[finding.severity], ())
+            yield Candidate(Fault(name, lambda _: None, own_title=finding.title), finding, PRESENT[finding.severity], ())
 
 
 def is_symptom(fault: str) -> bool:

@@ -79,16 +79,14 @@ def catalogue() -> tuple[Fault, ...]:
     entries: dict[str, list[Fault]] = {}
     for fault in _entries():
         entries.setdefault(fault.id, []).append(fault)
-    words = in_words()
-    return tuple(_as_one(same, words.get(id, {}).get("title")) for id, same in entries.items())
+    return tuple(_as_one(same) for same in entries.values())
 
 
-def _as_one(same: list[Fault], title: str | None) -> Fault:
+def _as_one(same: list[Fault]) -> Fault:
     from eagle3diag.faults.base import no_changes
 
     return replace(
         same[0],
-        title=title or same[0].title,
         changes=next((f.changes for f in same if f.changes is not no_changes), no_changes),
         shown_by=tuple(dict.fromkeys(kinds for f in same for kinds in f.shown_by)),
         typical=next((f.typical for f in same if f.typical is not None), None),

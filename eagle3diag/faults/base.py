@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eagle3diag.audit import Audit
 from eagle3diag.case import Case
+from eagle3diag.faults import in_words
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change
 
@@ -38,21 +39,26 @@ class Fault:
 
     Attributes
     ----------
-    id, title: catalogue id, and one line for ids of tests (H2, C11); of a fault it is what this entry sees, and its title is the one of
-        ``catalogue.toml``.
+    id: of the catalogue (FM-05), or of a test (H2, C11).
     detect: direct evidence in the case, or None. It must stay silent on a healthy case and on legal oddities.
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
     shown_by: sets of evidence, any of which would show this fault directly; so its silence there speaks against it. Empty: none would.
     typical: accept lengths reported of it where the draft is otherwise healthy, for cases without a replay.
+    own_title: one line, for an id that ``catalogue.toml`` does not tell of.
     """
 
     id: str
-    title: str
     detect: Callable[[Case], Finding | None]
     changes: Callable[[Case], Iterator[Change]] = no_changes
     shown_by: tuple[tuple[str, ...], ...] = ()
     typical: tuple[float, float] | None = None
+    own_title: str = field(default="", kw_only=True)
+
+    @property
+    def title(self) -> str:
+        """One line: the catalogue's, or its own."""
+        return str(in_words().get(self.id, {}).get("title", self.own_title))
 
     @property
     def lowers(self) -> bool:
@@ -69,13 +75,11 @@ def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Findi
     return detect
 
 
-def in_files(
-    id: str, title: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = no_changes
-) -> Fault:
+def in_files(id: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = no_changes) -> Fault:
     """A fault that the checkpoint shows or rules out: its changes are worth a replay only where it is seen."""
 
     def if_seen(case: Case) -> Iterator[Change]:
         if case.audit is not None and judge(case.audit) is not None:
             yield from changes(case)
 
-    return Fault(id, title, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES)
+    return Fault(id, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES)

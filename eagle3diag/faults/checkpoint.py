@@ -260,11 +260,11 @@ def _head_tied(case: Case) -> Iterator[Change]:
 
 
 FAULTS = (
-    Fault("FM-05", "decoder-layer keys dropped by the loader", on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
-    Fault("FM-06", "head missing from the checkpoint and left random", on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
-    in_files("FM-07", "the draft's own head or embedding replaced by the target's", _replaced, _head_replaced),
-    in_files("FM-08", "the target's head not shared", unshared_head, _head_not_shared),
-    in_files("FM-09", "an embedding that has nothing of the target's", stray_embedding),
-    in_files("FM-10", "tied embeddings by mistake", tied_by_mistake, _head_tied),
+    Fault("FM-05", on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
+    Fault("FM-06", on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
+    in_files("FM-07", _replaced, _head_replaced),
+    in_files("FM-08", unshared_head, _head_not_shared),
+    in_files("FM-09", stray_embedding),
+    in_files("FM-10", tied_by_mistake, _head_tied),
 )
 JUDGES = (dropped_names, missing_head, replaced_head, replaced_embedding, unshared_head, stray_embedding, tied_by_mistake)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -245,17 +245,13 @@ def _same_as_target(case: Case) -> Finding | None:
     )
 
 
-_OWN: tuple[tuple[str, str, Callable[[Case], Finding | None]], ...] = (
-    ("C0", "options that the version lacks", _unknown_options),
-    ("C0", "version not known", _unknown_version),
-    ("C0", "options in a file that was not given", _unread),
-    ("FM-54", "context beyond the draft's", _long_context),
-    ("FM-56", "a window that was not trained", _window),
-    ("FM-69", "more steps than were trained", _more_steps),
-    ("FM-27", "the target as its own draft", _same_as_target),
-)
-
 FAULTS = (
-    *(Fault(id, title, detect) for id, title, detect in _OWN),
-    *(Fault(row.fault, row.title, partial(_combination, row, engine)) for engine, rows in _COMBINATIONS.items() for row in rows),
+    Fault("C0", _unknown_options, own_title="options that the version lacks"),
+    Fault("C0", _unknown_version, own_title="version not known"),
+    Fault("C0", _unread, own_title="options in a file that was not given"),
+    Fault("FM-54", _long_context),
+    Fault("FM-56", _window),
+    Fault("FM-69", _more_steps),
+    Fault("FM-27", _same_as_target),
+    *(Fault(row.fault, partial(_combination, row, engine)) for engine, rows in _COMBINATIONS.items() for row in rows),
 )

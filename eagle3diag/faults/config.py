@@ -218,10 +218,10 @@ def old_offset(audit: Audit) -> Finding | None:
 
 
 FAULTS = (
-    in_files("FM-20", "a norm in the checkpoint not applied", unapplied_norm),
-    in_files("FM-23", "quantisation inherited from the target", inherited_quantisation),
-    in_files("FM-26", "biases not built, or not there", lost_bias),
-    in_files("FM-78", "quantised weights without their scales", codes_without_scale),
+    in_files("FM-20", unapplied_norm),
+    in_files("FM-23", inherited_quantisation),
+    in_files("FM-26", lost_bias),
+    in_files("FM-78", codes_without_scale),
 )
 GENERAL = (promised_norm, rotated_target, aux_ids, old_offset)
 JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, codes_without_scale, *GENERAL)

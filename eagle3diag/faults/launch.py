@@ -147,7 +147,7 @@ def _biased_rate(case: Case) -> Finding | None:
 
 
 FAULTS = (
-    Fault("FM-01", "EAGLE named where EAGLE-3 is needed", _eagle_flag, _eagle_changes, (("launch",), ("train", "live")), (1.0, 1.05)),
-    Fault("FM-73", "biased rate read as acceptance", _biased_rate, shown_by=(("acceptance",), ("log",))),
+    Fault("FM-01", _eagle_flag, _eagle_changes, (("launch",), ("train", "live")), (1.0, 1.05)),
+    Fault("FM-73", _biased_rate, shown_by=(("acceptance",), ("log",))),
     *commands.FAULTS,
 )

@@ -252,7 +252,7 @@ def _other_version(case: Case) -> Finding | None:
 
 
 FAULTS = (
-    Fault("FM-28", "layers that vLLM's log names are not the draft's", _other_layers),
-    Fault("FM-06", "the target's head under a reduced vocabulary", _wrong_head),
-    Fault("C0", "log and version disagree", _other_version),
+    Fault("FM-28", _other_layers),
+    Fault("FM-06", _wrong_head),
+    Fault("C0", _other_version, own_title="log and version disagree"),
 )

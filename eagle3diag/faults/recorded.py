@@ -29,4 +29,4 @@ def _silent_hooks(case: Case) -> Finding | None:
     )
 
 
-FAULTS = (Fault("C11", "hooks that replayed graphs never called", _silent_hooks),)
+FAULTS = (Fault("C11", _silent_hooks, own_title="hooks that replayed graphs never called"),)

@@ -177,10 +177,10 @@ def other_architecture(audit: Audit) -> Finding | None:
 
 
 FAULTS = (
-    in_files("FM-17", "fc width against the aux states", fc_width),
-    in_files("FM-18", "attention geometry", attention_geometry),
-    in_files("FM-22", "a part of a sharded save", partial_save),
-    in_files("FM-27", "another architecture", other_architecture),
+    in_files("FM-17", fc_width),
+    in_files("FM-18", attention_geometry),
+    in_files("FM-22", partial_save),
+    in_files("FM-27", other_architecture),
 )
 GENERAL = (wrong_shapes,)
 JUDGES = (fc_width, attention_geometry, partial_save, other_architecture, *GENERAL)

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import permutations
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
 
 from eagle3diag.case import Case
 from eagle3diag.compare import BlockComparison, Comparison
-from eagle3diag.dumps import HiddenStates, Record
-from eagle3diag.engines.sglang import default_boundaries
-from eagle3diag.faults import declared, origins, rows, widths
+from eagle3diag.faults import declared, fed, origins, rows, widths
 from eagle3diag.faults.base import IN_DUMPS, Fault
 from eagle3diag.faults.origins import explained
-from eagle3diag.faults.widths import MARGIN, MATCHES, found_boundaries
+from eagle3diag.faults.widths import MARGIN, MATCHES, block_order, found_boundaries
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.replay import Change
-
-
-def block_order(comparison: Comparison) -> tuple[int, ...] | None:
-    """Which train block each live block is, when every one has a clear partner and no partner is taken twice (test H7)."""
-    order = comparison.order
-    if not order or not comparison.blocks:
-        return None
-    n = len(order)
-    best = tuple(max(range(n), key=lambda i: order[i][j]) for j in range(n))
-    clear = all(order[best[j]][j] >= MATCHES and order[best[j]][j] - order[j][j] > MARGIN for j in range(n) if best[j] != j)
-    return best if clear and sorted(best) == list(range(n)) else None
 
 
 def wrong_order(c: Comparison) -> Finding | None:
@@ -177,154 +159,46 @@ JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
 )  # fmt: skip
 
 
-def _named(judge: Callable[[Comparison], Finding | None], fault: str) -> Callable[[Case], Finding | None]:
-    def detect(case: Case) -> Finding | None:
-        finding = judge(case.comparison) if case.comparison is not None else None
-        return finding if finding is not None and finding.fault == fault else None
-
-    return detect
-
-
-def _broken(case: Case) -> Finding | None:
-    c = case.comparison
-    return None if c is None else broken_rows(c) or rows.duplicates(c)
-
-
-# -- counterfactuals ---------------------------------------------------------------------------------------------------------------
-
-
-def _from_reference(reference: HiddenStates, boundaries: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
-    """Features of ``boundaries`` for the same record (by token ids) of the reference; -1 is the final normed state."""
-    by_ids = {tuple(r.input_ids.tolist()): r for r in reference}
-
-    def features(record: Record, fed: Tensor) -> Tensor:
-        known = by_ids.get(tuple(record.input_ids.tolist()))
-        if known is None:
-            return fed
-        parts = [known.final if b == -1 else known.state(b) for b in boundaries]
-        return torch.cat([p for p in parts if p is not None], -1)[: len(fed)]
-
-    return features
-
-
-def _covers(case: Case) -> HiddenStates | None:
-    """The reference, when it holds every training record: otherwise a counterfactual would mix changed and unchanged records."""
-    if case.reference is None or case.train is None:
-        return None
-    held = {tuple(r.input_ids.tolist()) for r in case.reference}
-    return case.reference if all(tuple(r.input_ids.tolist()) in held for r in case.train) else None
-
-
-def _seen(case: Case) -> tuple[int, ...] | None:
-    """The boundaries that the live blocks are, when a reference names them."""
-    found = found_boundaries(case.comparison) if case.comparison is not None else ()
-    return tuple(best for best, _, _ in found) or None
-
-
-def _shifted(case: Case) -> Iterator[Change]:
-    reference = _covers(case)
-    if reference is None or case.train is None:
-        return
-    seen = _seen(case)
-    for step, word in ((-1, "early"), (1, "late")):
-        moved = tuple(b + step for b in case.train.boundaries)
-        if seen is not None and moved != seen:  # the live dump shows which way, if any
-            continue
-        if moved and set(moved) <= set(reference[0].boundaries):
-            yield Change("FM-29", f"every state one boundary {word}", features=_from_reference(reference, moved))
-
-
-def _other_layers(case: Case) -> Iterator[Change]:
-    """The set that the live dump shows; without one the engine's default, when it is another."""
-    reference = _covers(case)
-    if reference is None or case.train is None:
-        return
-    seen = _seen(case)
-    sets = [seen] if seen is not None else [default_boundaries(case.train.target.n_layers)]
-    declared = case.train.boundaries
-    shifts = {tuple(b + s for b in declared) for s in (-1, 0, 1)}
-    for wanted in sets:
-        if len(wanted) == len(declared) and wanted not in shifts and set(wanted) - {-1} <= set(reference[0].boundaries):
-            yield Change("FM-28", f"boundaries {', '.join(map(str, wanted))} instead", features=_from_reference(reference, wanted))
-
-
-def _reordered(case: Case) -> Iterator[Change]:
-    """The order that the live dump shows; without one all others of up to three blocks, of more the reverse and the rotations."""
-    if case.train is None or not case.train.boundaries:
-        return
-    n = len(case.train.boundaries)
-    seen = block_order(case.comparison) if case.comparison is not None else None
-    orders: list[tuple[int, ...]] = [seen] if seen is not None else _orders(n)
-    for order in orders:
-        if order != tuple(range(n)):
-            names = ", ".join(str(case.train.boundaries[i]) for i in order)
-            yield Change("FM-33", f"blocks in the order {names}", features=_permute(order))
-
-
-def _orders(n: int) -> list[tuple[int, ...]]:
-    if n <= 3:
-        return list(permutations(range(n)))
-    return [tuple((i + s) % n for i in range(n)) for s in range(1, n)] + [tuple(range(n))[::-1]]
-
-
-def _permute(order: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
-    def features(record: Record, fed: Tensor) -> Tensor:
-        blocks = fed.chunk(len(order), -1)
-        return torch.cat([blocks[i] for i in order], -1)
-
-    return features
-
-
-def _as_fed(fault: str, detect: Callable[[Case], Finding | None]) -> Callable[[Case], Iterator[Change]]:
-    """What the live dump shows is its own counterfactual: the training dump with each record's rows as they were fed."""
-
-    def changes(case: Case) -> Iterator[Change]:
-        if case.live is None or case.train is None or detect(case) is None:
-            return
-        fed = {tuple(r.input_ids.tolist()): r for r in case.live}
-        same = [(r, fed.get(tuple(r.input_ids.tolist()))) for r in case.train]
-        if any(other is None or other.features.shape != r.features.shape for r, other in same):
-            return  # a replay of some changed and some unchanged records would say nothing
-        yield Change(fault, "rows as in the live dump", features=lambda record, _: fed[tuple(record.input_ids.tolist())].features)
-
-    return changes
-
-
-FORMS: dict[str, tuple[str, tuple[float, float]]] = {
-    "H6": ("states of other tokens", (1.0, 2.5)),
-    "FM-34": ("", (1.0, 1.3)),
-    "FM-35": ("", (1.0, 1.6)),
-    "FM-36": ("", (1.0, 2.0)),
-    "FM-37": ("", (1.0, 2.5)),
-    "FM-38": ("", (1.0, 1.1)),
-    "FM-39": ("", (1.0, 2.0)),
-    "FM-41": ("", (1.5, 3.5)),
-    "FM-42": ("", (1.5, 3.5)),
-    "H3": ("another scale", (1.0, 2.5)),
-    "H12": ("agreement lost along the context", (1.5, 3.5)),
-}
-"""Titles of tests, and accept lengths where the draft is otherwise healthy, as the symptom of each entry tells them."""
-
-
-def _any(fault: str) -> Callable[[Case], Finding | None]:
+def _judged(fault: str, *judges: Callable[[Comparison], Finding | None]) -> Callable[[Case], Finding | None]:
     """The first judgement that names this fault."""
 
     def detect(case: Case) -> Finding | None:
-        found = [j(case.comparison) for j in (*origins.JUDGES, *rows.JUDGES)] if case.comparison is not None else []
+        found = (judge(case.comparison) for judge in judges) if case.comparison is not None else ()
         return next((f for f in found if f is not None and f.fault == fault), None)
 
     return detect
 
 
+def _seen_in_rows(
+    fault: str, typical: tuple[float, float] | None, judges: tuple[Callable[[Comparison], Finding | None], ...], own_title: str = ""
+) -> Fault:
+    """A fault that the rows of the live dump show, and a replay of those rows reproduces."""
+    detect = _judged(fault, *judges)
+    return Fault(fault, detect, fed.as_live(fault, detect), IN_DUMPS, typical, own_title=own_title)
+
+
+_ROWS = (*origins.JUDGES, *rows.JUDGES)
+
+# Accept lengths where the draft is otherwise healthy, as the symptom of each entry tells them
 FAULTS = (
-    Fault("FM-28", "", _named(wrong_layers, "FM-28"), _other_layers, IN_DUMPS, (1.0, 2.5)),
-    Fault("FM-29", "", _named(wrong_layers, "FM-29"), _shifted, IN_DUMPS, (1.0, 3.0)),
-    Fault("FM-33", "", _named(wrong_order, "FM-33"), _reordered, IN_DUMPS, (1.0, 1.6)),
-    *(Fault(fault, title, _any(fault), _as_fed(fault, _any(fault)), IN_DUMPS, typical) for fault, (title, typical) in FORMS.items()),
-    Fault("H2", "zero, non-finite or repeated rows", _broken, _as_fed("H2", _broken), IN_DUMPS, (1.0, 1.5)),
-    Fault("FM-30", "", _named(widths.last_boundary, "FM-30"), shown_by=IN_DUMPS),
-    Fault("FM-31", "", _named(no_boundary, "FM-31"), _as_fed("FM-31", _named(no_boundary, "FM-31")), IN_DUMPS),
-    Fault("FM-40", "", _named(widths.other_stage, "FM-40"), shown_by=IN_DUMPS),
-    Fault("H1", "another number of states", _named(widths.odd_width, "H1"), shown_by=IN_DUMPS),
-    Fault("FM-32", "", _named(widths.odd_width, "FM-32"), shown_by=IN_DUMPS),
+    Fault("FM-28", _judged("FM-28", wrong_layers), fed.other_layers, IN_DUMPS, (1.0, 2.5)),
+    Fault("FM-29", _judged("FM-29", wrong_layers), fed.shifted, IN_DUMPS, (1.0, 3.0)),
+    Fault("FM-33", _judged("FM-33", wrong_order), fed.reordered, IN_DUMPS, (1.0, 1.6)),
+    _seen_in_rows("H6", (1.0, 2.5), _ROWS, own_title="states of other tokens"),
+    _seen_in_rows("FM-34", (1.0, 1.3), _ROWS),
+    _seen_in_rows("FM-35", (1.0, 1.6), _ROWS),
+    _seen_in_rows("FM-36", (1.0, 2.0), _ROWS),
+    _seen_in_rows("FM-37", (1.0, 2.5), _ROWS),
+    _seen_in_rows("FM-38", (1.0, 1.1), _ROWS),
+    _seen_in_rows("FM-39", (1.0, 2.0), _ROWS),
+    _seen_in_rows("FM-41", (1.5, 3.5), _ROWS),
+    _seen_in_rows("FM-42", (1.5, 3.5), _ROWS),
+    _seen_in_rows("H3", (1.0, 2.5), _ROWS, own_title="another scale"),
+    _seen_in_rows("H12", (1.5, 3.5), _ROWS, own_title="agreement lost along the context"),
+    _seen_in_rows("H2", (1.0, 1.5), (broken_rows, rows.duplicates), own_title="zero, non-finite or repeated rows"),
+    Fault("FM-30", _judged("FM-30", widths.last_boundary), shown_by=IN_DUMPS),
+    _seen_in_rows("FM-31", None, (no_boundary,)),
+    Fault("FM-40", _judged("FM-40", widths.other_stage), shown_by=IN_DUMPS),
+    Fault("H1", _judged("H1", widths.odd_width), shown_by=IN_DUMPS, own_title="another number of states"),
+    Fault("FM-32", _judged("FM-32", widths.odd_width), shown_by=IN_DUMPS),
 )

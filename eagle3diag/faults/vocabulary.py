@@ -299,11 +299,11 @@ def _map_of_another(case: Case) -> Iterator[Change]:
 
 
 FAULTS = (
-    Fault("FM-11", "d2t not saved, or never filled", on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
-    Fault("FM-12", "d2t holds absolute ids, or arange", on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
-    in_files("FM-13", "d2t of another run", lambda audit: foreign_map(audit) or head_of_another(audit), _map_of_another),
-    in_files("FM-15", "draft vocabulary is the first ids", wrong_set),
-    in_files("FM-16", "vocabularies that differ by padding", padded_sizes),
+    Fault("FM-11", on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
+    Fault("FM-12", on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
+    in_files("FM-13", lambda audit: foreign_map(audit) or head_of_another(audit), _map_of_another),
+    in_files("FM-15", wrong_set),
+    in_files("FM-16", padded_sizes),
 )
 GENERAL = (broken_ids, unsaid_ends, larger_than_target)
 JUDGES = (missing_map, misread_map, foreign_map, head_of_another, wrong_set, padded_sizes, *GENERAL)

@@ -29,6 +29,17 @@ def found_boundaries(comparison: Comparison) -> tuple[tuple[int, float, float], 
     return tuple(found)
 
 
+def block_order(comparison: Comparison) -> tuple[int, ...] | None:
+    """Which train block each live block is, when every one has a clear partner and no partner is taken twice (test H7)."""
+    order = comparison.order
+    if not order or not comparison.blocks:
+        return None
+    n = len(order)
+    best = tuple(max(range(n), key=lambda i: order[i][j]) for j in range(n))
+    clear = all(order[best[j]][j] >= MATCHES and order[best[j]][j] - order[j][j] > MARGIN for j in range(n) if best[j] != j)
+    return best if clear and sorted(best) == list(range(n)) else None
+
+
 def _lost(c: Comparison) -> list[int]:
     """Train blocks that no live block is."""
     if not c.order or not c.order[0]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from eagle3diag.checkpoints import TargetSource, open_target
 from eagle3diag.dumps import open_dump
@@ -16,6 +17,9 @@ from eagle3diag.weights.opened import Source, opened
 from eagle3diag.weights.origin import Origin, Overlap, origins, overlaps
 from eagle3diag.weights.reading import FcReading, reading
 from eagle3diag.weights.tensor import Spectra, TensorWeights, measure
+
+if TYPE_CHECKING:
+    from eagle3diag.faults.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,13 @@ class WeightReport(Result):
     overlaps: tuple[Overlap, ...] = ()
     against: tuple[Against, ...] = ()
     reading: FcReading | None = None
+
+    @property
+    def verdicts(self) -> tuple[tuple[TensorWeights, Verdict], ...]:
+        """Every tensor with what it is: fresh, trained, copied, dead. Judged when asked for, as the findings are."""
+        from eagle3diag.faults.trained import verdicts
+
+        return tuple(verdicts(self))
 
     def tensor(self, name: str) -> TensorWeights:
         """The tensor of this canonical name; raises :class:`~eagle3diag.errors.MissingPart`."""

@@ -18,7 +18,7 @@ from eagle3diag import BadArgument, MismatchedInputs, compare
 from eagle3diag.checkpoints import Target
 from eagle3diag.compare import Comparison, Quantiles
 from eagle3diag.compare.gain import final_norm_gain
-from eagle3diag.compare.identity import own
+from eagle3diag.compare.identity import standardised
 from eagle3diag.compare.metrics import ChannelMoments, rows_cosine, rows_norm, rows_relative_error, rows_rms
 from eagle3diag.compare.rows import Scale
 from eagle3diag.dumps import DumpWriter, HiddenStates, TargetIdentity
@@ -159,7 +159,7 @@ def test_moments_do_not_depend_on_how_the_rows_come(cuts: list[int], seed: int, 
     exact = x.double().numpy()
     np.testing.assert_allclose(moments.mean.numpy(), exact.mean(0), atol=1e-6)  # of a deviation of one
     np.testing.assert_allclose(moments.std.numpy(), exact.std(0), rtol=1e-6)
-    np.testing.assert_allclose(own(x, Scale.of([moments])).numpy(), (exact - exact.mean(0)) / exact.std(0), atol=1e-3)
+    np.testing.assert_allclose(standardised(x, Scale.of([moments])).numpy(), (exact - exact.mean(0)) / exact.std(0), atol=1e-3)
 
 
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([1e-30, 1e-6, 0.5, 7.0, 1e18, -2.0]))
@@ -486,7 +486,7 @@ def test_rows_are_found_whatever_the_recorder_left_out_or_joined(
     assert any(said in line for line in result.absent) or not said
 
 
-def test_chunks_of_a_prefill_are_records_of_their_own() -> None:
+def test_chunks_of_a_prefill_are_records_of_their_standardised() -> None:
     """Each chunk with its positions is placed in the same train record."""
     train = healthy()
     r = train[1]

@@ -127,7 +127,7 @@ class FakeCase:
 def weigh(monkeypatch: pytest.MonkeyPatch, plays: Mapping[str, tuple[float, ...]], seen: Mapping[str, Severity], **case: Any) -> Any:
     """``plays`` maps fault ids to what their counterfactual gives; ``seen`` those with direct evidence."""
     listed = tuple(
-        Fault(name, name, lambda _: None, lambda _, name=name: iter([Change(name, name)]), (("live",),))  # type: ignore[misc]
+        Fault(name, lambda _: None, lambda _, name=name: iter([Change(name, name)]), (("live",),))  # type: ignore[misc]
         for name in plays
     )
     monkeypatch.setattr(weighing, "catalogue", lambda: listed)

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from test_report_redaction import SECRETS
 
 import eagle3diag
-from eagle3diag import cli, cli_report
+from eagle3diag import cli
 from eagle3diag.before_after import before_after
 from eagle3diag.errors import BadArgument, UnreadableFile
+from eagle3diag.evidence import evidence
 from eagle3diag.findings import Evidence, Result
 from eagle3diag.investigation import Investigation
 from eagle3diag.report import html as page_of
@@ -340,4 +341,4 @@ def test_include_text_at_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_case_folder_of_a_sample(samples: Path) -> None:
     """A recorded server is such a folder as it lies there."""
-    assert set(cli_report.evidence(samples / "live" / "eagle_flag")) == {"live", "launch", "log", "acceptance"}
+    assert set(evidence(samples / "live" / "eagle_flag")) == {"live", "launch", "log", "acceptance"}

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Page, Section, Table
 from eagle3diag.report.numbers import MISSING, listed, num, percent
-from eagle3diag.report.views.common import engine, path_name, shape, verdict
+from eagle3diag.report.views.common import engine, path_name, shape
 from eagle3diag.report.views.generic import cell
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def page(result: Audit) -> Page:
     outcomes = [f"{counts[o]} {o}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]
     if result.facts is not None and result.facts.config.kind != "eagle3":  # the rest is measured against what an EAGLE-3 draft has
         facts = (("checkpoint", result.draft), ("tensors", num(len(result.loads))))
-        return Page("audit", verdict(findings, healthy), facts, findings, tuple(replace(s, terminal=False) for s in _sections(result)))
+        return Page("audit", headline(findings, healthy), facts, findings, tuple(replace(s, terminal=False) for s in _sections(result)))
     facts = (
         ("draft", result.draft),
         ("engine", name if result.engine_known else f"{name}, whose rules are not known: those of the nearest known version were used"),
@@ -44,7 +45,7 @@ def page(result: Audit) -> Page:
         ("tensors", listed(outcomes)),
         ("fc reads", f"{num(result.needs_target_width)} states of the target ({num(result.target_hidden_size)} wide each)"),
     )
-    return Page("audit", verdict(findings, healthy), facts, findings, tuple(_sections(result)))
+    return Page("audit", headline(findings, healthy), facts, findings, tuple(_sections(result)))
 
 
 def _sections(result: Audit) -> Iterator[Section]:

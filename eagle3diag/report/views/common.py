@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eagle3diag.findings import Finding, Severity
 from eagle3diag.report.form import Bar, Series
 from eagle3diag.report.numbers import span
-
-
-def verdict(findings: Sequence[Finding], healthy: str) -> str:
-    """One sentence: the gravest finding, or what it means that there is none."""
-    worst = max(findings, key=lambda f: f.severity, default=None)
-    if worst is None or worst.severity <= Severity.NOTE:
-        return healthy
-    title = worst.title.strip()
-    return title if title.endswith((".", "!", "?")) else f"{title}."
 
 
 def boundary(b: int | None) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Band, Figure, Heat, Lines, Page, Section, Series, Table
 from eagle3diag.report.numbers import fixed, listed, many, num
-from eagle3diag.report.views.common import boundary, engine, joined, verdict
+from eagle3diag.report.views.common import boundary, engine, joined
 
 if TYPE_CHECKING:
     from eagle3diag.compare import BlockComparison, Comparison, Displaced, TokenSeries
@@ -23,7 +24,7 @@ _TWO_COSINES = (
 def page(result: Comparison) -> Page:
     findings = result.findings
     healthy = f"Train and live agree over {many(result.aligned_tokens, 'aligned token')}: nothing above a note."
-    return Page("compare", verdict(findings, healthy), tuple(_facts(result)), findings, tuple(_sections(result)))
+    return Page("compare", headline(findings, healthy), tuple(_facts(result)), findings, tuple(_sections(result)))
 
 
 def _facts(result: Comparison) -> Iterator[tuple[str, str]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Page, Section, Table
 from eagle3diag.report.numbers import num
-from eagle3diag.report.views.common import path_name, verdict
+from eagle3diag.report.views.common import path_name
 
 if TYPE_CHECKING:
     from eagle3diag.convert import Conversion, Edit
@@ -25,7 +26,7 @@ def page(result: Conversion) -> Page:
     )
     changed = Section("Changed", "" if result.changes else "Nothing: the draft was ready as it is.", tables=_tables(result.changes))
     left = Section("Left alone", "What may need a change and is not certain.", tables=_tables(result.left))
-    return Page("conversion", verdict(findings, healthy), facts, findings, (changed, left) if result.left else (changed,))
+    return Page("conversion", headline(findings, healthy), facts, findings, (changed, left) if result.left else (changed,))
 
 
 def _tables(edits: Sequence[Edit]) -> tuple[Table, ...]:

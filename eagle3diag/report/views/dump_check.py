@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Page, Section, Table
 from eagle3diag.report.numbers import many, num, percent
-from eagle3diag.report.views.common import joined, path_name, verdict
+from eagle3diag.report.views.common import joined, path_name
 
 if TYPE_CHECKING:
     from eagle3diag.compare.one_dump import DumpCheck
@@ -27,7 +28,7 @@ def page(result: DumpCheck) -> Page:
         *(("assumed", words) for words in result.assumed),
     )
     healthy = f"{path_name(result.name)} holds what it says.{told}"
-    return Page("check", verdict(result.findings, healthy), facts, result.findings, tuple(_sections(result)))
+    return Page("check", headline(result.findings, healthy), facts, result.findings, tuple(_sections(result)))
 
 
 def _sections(result: DumpCheck) -> Iterator[Section]:

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from eagle3diag.findings import Result
+from eagle3diag.findings import Result, headline
 from eagle3diag.report.form import Page, Section, Table
 from eagle3diag.report.numbers import MISSING, num
-from eagle3diag.report.views.common import verdict
 
 
 def generic(result: Result) -> Page:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(result).__name__).lower()
     findings = result.findings
-    return Page(kind, verdict(findings, "Nothing above a note was found."), (), findings, sections(result))
+    return Page(kind, headline(findings), (), findings, sections(result))
 
 
 def sections(value: object) -> tuple[Section, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Page
 from eagle3diag.report.numbers import many
-from eagle3diag.report.views.common import verdict
 
 if TYPE_CHECKING:
     from eagle3diag.investigation import Investigation
@@ -20,4 +20,4 @@ def page(result: Investigation) -> Page:
     sections = chain.from_iterable(p.grouped(f"{n} · {p.verb}: {p.verdict}", prefix=f"result-{n}-") for n, p in enumerate(told, 1))
     facts = (("notebook", result.title), *((f"{n} · {p.verb}", p.verdict) for n, p in enumerate(told, 1)))
     healthy = f"{many(len(told), 'result')}, and nothing above a note in any of them."
-    return Page("notebook", verdict(result.findings, healthy), facts, result.findings, tuple(sections))
+    return Page("notebook", headline(result.findings, healthy), facts, result.findings, tuple(sections))

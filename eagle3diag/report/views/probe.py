@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Lines, Page, Section, Table
 from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
-from eagle3diag.report.views.common import accept_length, by_position, engine, joined, verdict
+from eagle3diag.report.views.common import accept_length, by_position, engine, joined
 
 if TYPE_CHECKING:
     from eagle3diag.serving import Acceptance
@@ -21,7 +22,7 @@ def page(result: Probe) -> Page:
     seen = result.acceptance
     length = accept_length(seen.length, seen.interval) if seen.length is not None else MISSING
     calm = f"Accept length {length} over {num(seen.rounds)} rounds." if seen.rounds else "No draft was proposed."
-    return Page("probe", verdict(result.findings, calm), tuple(_facts(result)), result.findings, tuple(_sections(result)))
+    return Page("probe", headline(result.findings, calm), tuple(_facts(result)), result.findings, tuple(_sections(result)))
 
 
 def _facts(result: Probe) -> Iterator[tuple[str, str]]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Bars, Lines, Page, Section, Table
 from eagle3diag.report.numbers import MISSING, fixed, listed, num, percent, span
-from eagle3diag.report.views.common import accept_bar, accept_length, by_position, path_name, verdict
+from eagle3diag.report.views.common import accept_bar, accept_length, by_position, path_name
 
 if TYPE_CHECKING:
     from eagle3diag.replay import Replay, Sampled, SettingReplay
@@ -27,7 +28,7 @@ def page(result: Replay) -> Page:
     if result.changes:
         facts.append(("changed", listed(result.changes)))
     # the number is what a replay is asked for, so it leads, whatever the findings add
-    worse = verdict(findings, "")
+    worse = headline(findings, "")
     return Page("replay", f"{said} {worse}".strip(), tuple(facts), findings, tuple(sections(result)))
 
 

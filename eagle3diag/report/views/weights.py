@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eagle3diag.findings import headline
 from eagle3diag.report.form import Page, Section, Table
 from eagle3diag.report.numbers import MISSING, many, num, percent
 from eagle3diag.report.views import weight_parts as parts
-from eagle3diag.report.views.common import path_name, shape, verdict
+from eagle3diag.report.views.common import path_name, shape
 
 if TYPE_CHECKING:
     from eagle3diag.faults.verdict import Verdict
@@ -25,13 +26,11 @@ def page(result: WeightReport) -> Page:
         facts.append(("against", ", ".join(a.other for a in result.against)))
     if result.skipped:
         facts.append(("not weights", ", ".join(result.skipped)))
-    return Page("weights", verdict(findings, healthy), tuple(facts), findings, tuple(_sections(result)))
+    return Page("weights", headline(findings, healthy), tuple(facts), findings, tuple(_sections(result)))
 
 
 def _sections(result: WeightReport) -> Iterator[Section]:
-    from eagle3diag.faults.trained import verdicts
-
-    judged = list(verdicts(result))
+    judged = result.verdicts
     caption = (
         "Mean and std cannot tell trained from fresh. Singular values above the noise edge, and norms that differ more than chance "
         "allows, can: training arranges entries, an initialisation does not."
@@ -55,7 +54,7 @@ def _sections(result: WeightReport) -> Iterator[Section]:
         yield Section("Not measured", tables=(Table(("tensor", "why"), notes, code=(0,)),), fold=True, terminal=False)
 
 
-def _tensors(judged: list[tuple[TensorWeights, Verdict]]) -> Table:
+def _tensors(judged: tuple[tuple[TensorWeights, Verdict], ...]) -> Table:
     rows = tuple(
         (
             t.name,
