@@ -40,6 +40,8 @@ class World:
     target: Target
     states: HiddenStates
     net: Held
+    dumped: int = DUMPED
+    served: int = SERVED
     made: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -54,8 +56,8 @@ class World:
 
     def draw(self, seed: int) -> tuple[list[int], list[int]]:
         """Disjoint prompts for the dumps and for the server."""
-        chosen = random.Random(seed).sample(range(len(self.states)), DUMPED + SERVED)
-        return chosen[:DUMPED], chosen[DUMPED:]
+        chosen = random.Random(seed).sample(range(len(self.states)), self.dumped + self.served)
+        return chosen[: self.dumped], chosen[self.dumped :]
 
     def trained(self, record: Record) -> Tensor:
         """What the draft was trained on: the declared boundaries, side by side."""
