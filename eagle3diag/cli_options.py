@@ -181,7 +181,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     one.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
     one.add_argument("--topk", type=int, default=1, metavar="K", help="branches of a node; 1 (the default) drafts a chain")
-    one.add_argument("--slots", type=int, metavar="N", help="tokens that a tree holds, the root counted: the server's num-draft-tokens")
+    one.add_argument("--slots", type=int, metavar="N", help="num_draft_tokens: tokens that a tree holds, the root counted")
     one.add_argument(
         "--engine", metavar="NAME==VERSION", help="whose draft loop to follow, such as sglang==0.5.8 or vllm (default: new SGLang)"
     )
