@@ -156,11 +156,11 @@ class Case:
         """Width of the draft tree as launched; 1, a chain, where nothing says otherwise or no tree of this size can be drafted."""
         topk = (self.launch and self.launch.topk) or 1
         pool = topk + (self.steps - 1) * topk * topk
-        return topk if 1 < self.slots - 1 <= pool else 1
+        return topk if 1 < self.num_draft_tokens - 1 <= pool else 1
 
     @property
-    def slots(self) -> int:
-        return (self.observed and self.observed.slots) or (self.launch and self.launch.slots) or self.steps + 1
+    def num_draft_tokens(self) -> int:
+        return (self.observed and self.observed.num_draft_tokens) or (self.launch and self.launch.num_draft_tokens) or self.steps + 1
 
     @cached_property
     def rate_kind(self) -> str:
@@ -206,14 +206,13 @@ class Case:
         states = dump or self.train
         if self.net is None or states is None or self.draft is None:
             return None
-        slots = self.slots if self.topk > 1 else None
         loop, engine = self._loop
         return run(
             self.net,
             states,
             steps=self.steps,
             topk=self.topk,
-            num_draft_tokens=slots,
+            num_draft_tokens=self.num_draft_tokens if self.topk > 1 else None,
             changes=changes,
             draft=self.draft.name,
             loop=loop,

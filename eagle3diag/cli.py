@@ -137,14 +137,16 @@ def _dump(path: str | None, args: argparse.Namespace) -> Any:
 
 def _audit(args: argparse.Namespace) -> int:
     from eagle3diag.audit import audit
+    from eagle3diag.engines import DEFAULT_ENGINE
 
-    return _finish(audit(args.draft, engine=args.engine, target=args.target), args)
+    return _finish(audit(args.draft, engine=args.engine or DEFAULT_ENGINE, target=args.target), args)
 
 
 def _convert(args: argparse.Namespace) -> int:
     from eagle3diag.convert import convert
+    from eagle3diag.engines import DEFAULT_ENGINE
 
-    return _finish(convert(args.draft, args.out, to=args.to), args)
+    return _finish(convert(args.draft, args.out, to=args.to or DEFAULT_ENGINE), args)
 
 
 def _weights(args: argparse.Namespace) -> int:

@@ -150,7 +150,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
         "eagle3diag audit draft/ --engine vllm==0.32.0 --target target/",
     )
     one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
-    one.add_argument("--engine", default="sglang==0.5.23", metavar="NAME==VERSION", help="default: %(default)s")
+    one.add_argument("--engine", metavar="NAME==VERSION", help="default: the newest SGLang whose rules are known")
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint")
 
     one = verb(
@@ -161,7 +161,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
     one.add_argument("out", metavar="OUT", help="a new folder")
     one.add_argument(
-        "--to", default="sglang==0.5.23", metavar="NAME==VERSION", help="sglang==V, vllm==V or speculators (default: %(default)s)"
+        "--to", metavar="NAME==VERSION", help="sglang==V, vllm==V or speculators (default: the newest SGLang whose rules are known)"
     )
 
     one = verb("weights", "spectra, norms and distance to initialisation of every tensor", "eagle3diag weights draft/ --target target/")
@@ -181,7 +181,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     one.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
     one.add_argument("--topk", type=int, default=1, metavar="K", help="branches of a node; 1 (the default) drafts a chain")
-    one.add_argument("--slots", type=int, metavar="N", help="tokens that a tree holds, the root counted: the server's num-draft-tokens")
+    one.add_argument("--slots", type=int, metavar="N", help="num_draft_tokens: tokens that a tree holds, the root counted")
     one.add_argument(
         "--engine", metavar="NAME==VERSION", help="whose draft loop to follow, such as sglang==0.5.8 or vllm (default: new SGLang)"
     )

@@ -16,7 +16,7 @@ from eagle3diag.checkpoints import Draft, DraftConfig, DraftSource, open_draft
 from eagle3diag.checkpoints.names import IDLE, canonical
 from eagle3diag.checkpoints.recognise import KIND_WORDS
 from eagle3diag.checkpoints.write import write_folder
-from eagle3diag.engines import known_version, split_engine
+from eagle3diag.engines import DEFAULT_ENGINE, known_version, split_engine
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.errors import BadArgument
 from eagle3diag.findings import Finding, Result
@@ -60,7 +60,7 @@ class Conversion(Result):
         return () if self.audit is None else self.audit.findings
 
 
-def convert(draft: DraftSource, out: str | os.PathLike[str], to: str = "sglang==0.5.23") -> Conversion:
+def convert(draft: DraftSource, out: str | os.PathLike[str], to: str = DEFAULT_ENGINE) -> Conversion:
     """Write a copy of ``draft`` into the new folder ``out`` as ``to`` reads it: ``"sglang==0.5.8"``, ``"vllm==0.32.0"`` or ``"speculators"``.
 
     Only what is certain is changed. Tensors are copied one by one into as many files as the source has, and byte for byte unless the list of

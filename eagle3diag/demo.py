@@ -178,7 +178,7 @@ def _healthy(samples: Samples, draft: Draft, progress: Callable[[str], None]) ->
 def _rates(seen: Acceptance) -> str:
     return (
         f"This version prints the accept rate {seen.rate:.2f}; SGLang 0.5.5.post3 to 0.5.10 would have printed {seen.biased_rate:.2f}, "
-        f"where {1 / (seen.slots or 5):.2f} (1 of {seen.slots} slots) already means that nothing is accepted."
+        f"where {1 / (seen.num_draft_tokens or 5):.2f} (1 of {seen.num_draft_tokens} slots) already means that nothing is accepted."
     )
 
 

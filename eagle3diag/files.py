@@ -56,6 +56,19 @@ def listing(folder: Path) -> list[str]:
         raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=folder) from error
 
 
+def unused(folder: Path, why: str) -> Path:
+    """``folder``, where nothing is yet; ``why`` it has to be new goes into the hint.
+
+    Raises
+    ------
+    BadArgument: a file is there, or a folder that is not empty.
+    """
+    there = kind(folder)
+    if there and (there != "folder" or listing(folder)):
+        raise BadArgument("the folder is not empty", where=folder, hint=f"give a new folder; {why}")
+    return folder
+
+
 def sibling(folder: Path, name: object, where: object) -> Path:
     """``folder/name`` where ``name`` came out of a file: a plain file name, so that a file cannot point elsewhere on the disk."""
     if not isinstance(name, str) or not name or Path(name).name != name or name in (".", "..") or "\\" in name or "\0" in name:
@@ -185,4 +198,5 @@ __all__ = [
     "read_text",
     "read_up_to",
     "sibling",
+    "unused",
 ]

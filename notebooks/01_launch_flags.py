@@ -40,7 +40,7 @@ LIVE, LAUNCH, LOG, ACCEPTANCE = (SERVER / name for name in ("live", "launch.txt"
 from eagle3diag.serving import read_launch
 
 launch = read_launch(LAUNCH)
-launch.engine, launch.algorithm, launch.steps, launch.topk, launch.slots
+launch.engine, launch.algorithm, launch.steps, launch.topk, launch.num_draft_tokens
 
 # %% [markdown]
 # `EAGLE` is a legal value: it names EAGLE-1 and EAGLE-2. Only the exact string `EAGLE3` arms the capture of aux states. Under `EAGLE` the draft is handed the target's final state, one hidden size wide, and the guard before `fc` lets it pass, because its width happens to equal the embedding's.

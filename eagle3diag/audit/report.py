@@ -9,7 +9,7 @@ from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, padded, sha
 from eagle3diag.audit.facts import Facts, gather
 from eagle3diag.audit.loads import TensorLoad, Unserved, simulate
 from eagle3diag.checkpoints import Draft, DraftSource, Target, TargetSource, open_draft, open_target
-from eagle3diag.engines import known_version, rules_of, split_engine
+from eagle3diag.engines import DEFAULT_ENGINE, known_version, rules_of, split_engine
 from eagle3diag.engines.layers import Capture
 from eagle3diag.errors import MismatchedInputs
 from eagle3diag.findings import Result
@@ -64,7 +64,7 @@ class Audit(Result):
 def audit(
     draft: DraftSource,
     *,
-    engine: str = "sglang==0.5.23",
+    engine: str = DEFAULT_ENGINE,
     target: TargetSource | None = None,
 ) -> Audit:
     """Predict, tensor by tensor, what ``engine`` would load, and check shapes and vocabulary map.

@@ -15,6 +15,7 @@ from eagle3diag.capture.options import Options
 from eagle3diag.capture.sglang import hooks
 from eagle3diag.capture.vllm import VARIABLE
 from eagle3diag.errors import BadArgument
+from eagle3diag.files import unused
 from eagle3diag.serving.launch import Launch, parse_launch
 
 #: What is added unless it is there, and why.
@@ -60,9 +61,7 @@ def recording_command(engine: str, words: Sequence[str], out: str, **options: An
     if launch is None or launch.engine != engine:
         found = f"the command starts {launch.engine}" if launch else "there is no command"
         raise BadArgument(f"{found}, not {engine}", where="capture", hint=f"eagle3diag capture {engine} --out DUMP -- {_EXAMPLE[engine]}")
-    folder = Path(out).absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadArgument("the folder is not empty", where=folder, hint="give a new folder; a dump is never overwritten")
+    folder = unused(Path(out).absolute(), "a dump is never overwritten")
     options = {"out": str(folder), **options}
     if launch.target_path and Path(launch.target_path, "config.json").is_file():
         options["target"] = str(Path(launch.target_path).absolute())

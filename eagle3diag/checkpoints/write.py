@@ -14,7 +14,7 @@ import torch
 from eagle3diag.checkpoints.safefile import DTYPES
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.errors import BadArgument
-from eagle3diag.files import kind, listing
+from eagle3diag.files import unused
 
 _CODES = {word: code for code, (word, bits) in DTYPES.items() if bits >= 8}
 _CHUNK = 1 << 26  # bytes of one tensor that are copied at once
@@ -29,9 +29,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], tensors: Tensors, file
     ------
     BadArgument: the folder exists and is not empty.
     """
-    if kind(folder) not in ("", "folder") or (kind(folder) and listing(folder)):
-        raise BadArgument("the folder is not empty", where=folder, hint="give a new folder; a draft is never changed in place")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    unused(folder, "a draft is never changed in place").parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         (staging / "config.json").write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")

@@ -75,7 +75,8 @@ def _tells(suspects: tuple[Suspect, ...]) -> str:
 def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[str]:
     """What was looked at, in order, one line each."""
     if case.launch is not None:
-        yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {case.steps} steps, {case.slots} slots"
+        drafted = f"{case.steps} steps, {case.num_draft_tokens} slots"
+        yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
     if case.log is not None:
         rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
         yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"

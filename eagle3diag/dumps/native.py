@@ -20,7 +20,7 @@ from eagle3diag.dumps.parts import PER_ROW, PER_TOKEN, checked_parts, misfit, st
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import SIDES, HiddenStates, LazyRecords, Part, Record, TargetIdentity
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
-from eagle3diag.files import kind, listing, sibling
+from eagle3diag.files import sibling, unused
 from eagle3diag.findings import write_atomically
 
 FORMAT, VERSION, MANIFEST = "eagle3diag-dump", 1, "manifest.json"
@@ -54,9 +54,7 @@ class DumpWriter:
     def __post_init__(self) -> None:
         if self.side not in SIDES:
             raise BadArgument(f"side is {self.side!r}, expected one of {', '.join(SIDES)}")
-        self._folder = Path(self.out)
-        if kind(self._folder) not in ("", "folder") or (kind(self._folder) and listing(self._folder)):
-            raise BadArgument("the folder is not empty", where=self._folder, hint="give a new folder; a dump is never overwritten")
+        self._folder = unused(Path(self.out), "a dump is never overwritten")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._listed: list[dict[str, Any]] = []
         self._waiting: list[dict[str, Any]] = []

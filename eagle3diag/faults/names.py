@@ -22,7 +22,7 @@ def untold(audit: Audit, outcome: str) -> tuple[TensorLoad, ...]:
         load.name == "lm_head.weight" for load in (*audit.outcome("missing"), *audit.outcome("borrowed"))
     )
     biases = lost_bias(audit) is not None or outcome == "dropped"  # one of zeros may be dropped
-    layers = None if layer_count(audit) is None or audit.facts is None else audit.facts.config.num_layers
+    layers = None if layer_count(audit) is None else audit.facts.config.num_layers
     given_away = replaced_head(audit) is not None
 
     def told(load: TensorLoad) -> bool:

@@ -126,7 +126,7 @@ def foreign_map(audit: Audit) -> Finding | None:
 
 def head_of_another(audit: Audit) -> Finding | None:
     """FM-13, where ``d2t`` and ``t2d`` agree with each other and not with the head: its rows are the target's of other tokens (K7)."""
-    like = None if audit.facts is None else audit.facts.like("lm_head.weight")
+    like = audit.facts.like("lm_head.weight")
     m = audit.vocabulary
     if like is None or like.elsewhere is None or like.elsewhere <= ELSEWHERE or m is None or _misread(m) or _unfilled(m):
         return None

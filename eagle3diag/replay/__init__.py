@@ -49,12 +49,12 @@ def replay(
     steps, topk, num_draft_tokens: as the server is started with. ``topk`` 1 drafts a chain; more draft SGLang's tree.
     engine: such as ``"sglang==0.5.8"`` or ``"vllm"``: whose loop to follow; the newest SGLang's when left out.
     temperature: also tell what to expect when the target samples at it. The text should have been sampled so, and the dump needs final states.
-    settings: more (steps, topk, slots) to try in the same pass, also written ``"5:4:16"``; ``cost`` rates them, see :attr:`Replay.best`.
+    settings: more (steps, topk, num_draft_tokens) to try in the same pass, also written ``"5:4:16"``; ``cost`` rates them, see :attr:`Replay.best`.
     dtype: ``"float32"``, or ``"bfloat16"`` to round as servers do. device: as torch names it.
 
     Raises
     ------
-    BadArgument: steps, topk and slots that do not go together, an unknown engine, or a draft of a kind that the replay does not know.
+    BadArgument: steps, topk and num_draft_tokens that do not go together, an unknown engine, or a draft of a kind that the replay does not know.
     MismatchedInputs: dump, draft and target do not belong together. MissingPart: something needed is not there.
     """
     opened, states = open_draft(draft), open_dump(dump)

@@ -126,7 +126,7 @@ def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling:
             continue
         for part, forest in draft_trees(net, text, rows, far, topk, loop):
             for s in level:
-                kept = forest.keep(s.slots, s.steps, topk)
+                kept = forest.keep(s.num_draft_tokens, s.steps, topk)
                 accepts[s][part] = verify(forest, kept, truth[part, : s.steps])
                 if teacher is not None and s is counts.settings[0]:
                     keep = whole[part] > s.steps
@@ -200,7 +200,7 @@ class _Counts:
             records=tuple(RecordReplay(name, len(r), 1 + sum(r) / len(r) if r else float("nan")) for name, r in records),
             changes=changes,
             topk=own.topk,
-            num_draft_tokens=own.slots,
+            num_draft_tokens=own.num_draft_tokens,
             engine=engine,
             dtype=dtype,
             sampled=None if temperature is None else self._sampled(temperature),

@@ -34,7 +34,7 @@ class Replay(Result):
     changes: names of the changes applied; empty for the draft as it is.
     engine: whose loop was replayed, as given. dtype: what was computed in.
     sampled: what to expect when the target samples; None when no temperature was given.
-    settings: every (steps, topk, slots) that was asked for, the replay's own first; ``cost``: what rates them.
+    settings: every (steps, topk, num_draft_tokens) that was asked for, the replay's own first; ``cost``: what rates them.
     """
 
     draft: str

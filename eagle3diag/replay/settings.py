@@ -11,7 +11,8 @@ from eagle3diag.replay.trees import candidates
 
 @dataclass(frozen=True)
 class Setting:
-    """``steps`` draft forwards a round, ``topk`` branches of a node (1: a chain), ``slots`` tokens verified, the root counted.
+    """``steps`` draft forwards a round, ``topk`` branches of a node (1: a chain), ``num_draft_tokens`` verified, the root counted:
+    the slots of the tree.
 
     Raises
     ------
@@ -20,7 +21,7 @@ class Setting:
 
     steps: int
     topk: int
-    slots: int
+    num_draft_tokens: int
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.topk < 1:
@@ -28,23 +29,25 @@ class Setting:
                 f"steps must be at least 1, not {self.steps}" if self.steps < 1 else f"topk must be at least 1, not {self.topk}"
             )
         most = candidates(self.steps, self.topk) + 1
-        if self.topk == 1 and self.slots != most:
-            raise BadArgument(f"a chain of {self.steps} steps fills {most} slots, not {self.slots}", hint="leave num_draft_tokens out")
-        if not 2 <= self.slots <= most:
-            raise BadArgument(f"{self.slots} slots: a tree of {self.steps} steps and top-k {self.topk} fills 2 to {most}")
+        if self.topk == 1 and self.num_draft_tokens != most:
+            raise BadArgument(
+                f"a chain of {self.steps} steps fills {most} slots, not {self.num_draft_tokens}", hint="leave num_draft_tokens out"
+            )
+        if not 2 <= self.num_draft_tokens <= most:
+            raise BadArgument(f"{self.num_draft_tokens} slots: a tree of {self.steps} steps and top-k {self.topk} fills 2 to {most}")
 
     @classmethod
-    def of(cls, steps: int, topk: int = 1, slots: int | None = None) -> Setting:
+    def of(cls, steps: int, topk: int = 1, num_draft_tokens: int | None = None) -> Setting:
         """A chain needs no slots named; a tree does."""
-        if slots is None and topk > 1:
+        if num_draft_tokens is None and topk > 1:
             raise BadArgument("a tree needs its number of slots", hint="give num_draft_tokens (--slots), as the server is started with")
-        return cls(steps, topk, steps + 1 if slots is None else slots)
+        return cls(steps, topk, steps + 1 if num_draft_tokens is None else num_draft_tokens)
 
     @classmethod
     def parse(cls, text: str) -> Setting:
         """
         >>> Setting.parse("5:4:16"), Setting.parse("3")
-        (Setting(steps=5, topk=4, slots=16), Setting(steps=3, topk=1, slots=4))
+        (Setting(steps=5, topk=4, num_draft_tokens=16), Setting(steps=3, topk=1, num_draft_tokens=4))
         """
         parts = text.strip().split(":")
         if not 1 <= len(parts) <= 3 or not all(p.isdecimal() and len(p) < 6 for p in parts):
@@ -87,7 +90,7 @@ class Cost:
         >>> round(Cost(draft=0.05).speedup(2.4, Setting.of(4)), 2)
         2.0
         """
-        return accept_length / (1 + self.draft * setting.steps + self.slot * (setting.slots - 1))
+        return accept_length / (1 + self.draft * setting.steps + self.slot * (setting.num_draft_tokens - 1))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class Acceptance:
 
     Attributes
     ----------
-    steps, slots: draft forwards a round, and tree slots (``steps + 1`` in a chain).
+    steps, num_draft_tokens: draft forwards a round, and slots of the tree (``steps + 1`` in a chain).
     drafted: proposed drafts, where they were counted; an engine may cut a round short.
     p: unconditional per-position acceptance when known. accept_length: counts the bonus token; used where there are no counts.
     printed_rate: the accept rate as the engine printed it, in whatever definition its version has.
@@ -34,7 +34,7 @@ class Acceptance:
     rounds: int | None = None
     accepted: int | None = None
     steps: int | None = None
-    slots: int | None = None
+    num_draft_tokens: int | None = None
     p: tuple[float, ...] = ()
     accept_length: float | None = None
     engine: str | None = None
@@ -46,7 +46,7 @@ class Acceptance:
     distinct: float | None = None
 
     @classmethod
-    def from_histogram(cls, histogram: Sequence[int], *, steps: int, slots: int | None = None, **engine: Any) -> Acceptance:
+    def from_histogram(cls, histogram: Sequence[int], *, steps: int, num_draft_tokens: int | None = None, **engine: Any) -> Acceptance:
         """From ``histogram[m]`` = rounds that accepted ``m`` drafts (SGLang's ``spec_correct_drafts_histogram``, chain).
 
         >>> Acceptance.from_histogram([1, 0, 3], steps=2).accept_length
@@ -58,7 +58,7 @@ class Acceptance:
             rounds=rounds,
             accepted=sum(hits),
             steps=steps,
-            slots=slots or steps + 1,
+            num_draft_tokens=num_draft_tokens or steps + 1,
             p=tuple(h / rounds for h in hits) if rounds else (),
             accept_length=1 + sum(hits) / rounds if rounds else None,
             **engine,
@@ -74,7 +74,7 @@ class Acceptance:
             rounds=rounds,
             accepted=counts.accepted,
             steps=steps,
-            slots=counts.slots or (steps + 1 if steps else None),
+            num_draft_tokens=counts.num_draft_tokens or (steps + 1 if steps else None),
             p=tuple(n / rounds for n in counts.positions) if rounds else (),
             accept_length=counts.accept_length,
             engine=counts.engine,
@@ -84,14 +84,17 @@ class Acceptance:
         )
 
     @classmethod
-    def from_rate(cls, rate: float, kind: str, *, steps: int | None = None, slots: int | None = None, **engine: Any) -> Acceptance:
+    def from_rate(
+        cls, rate: float, kind: str, *, steps: int | None = None, num_draft_tokens: int | None = None, **engine: Any
+    ) -> Acceptance:
         """From a printed accept rate of a known ``kind`` (:data:`~eagle3diag.serving.rates.RATES`).
 
-        >>> Acceptance.from_rate(0.20, "biased", slots=5).length
+        >>> Acceptance.from_rate(0.20, "biased", num_draft_tokens=5).length
         1.0
         """
-        length = length_of(rate, kind, steps=steps, slots=slots)
-        return cls(accept_length=length, steps=steps or (slots - 1 if slots else None), slots=slots, printed_rate=rate, **engine)
+        length = length_of(rate, kind, steps=steps, num_draft_tokens=num_draft_tokens)
+        steps = steps or (num_draft_tokens - 1 if num_draft_tokens else None)
+        return cls(accept_length=length, steps=steps, num_draft_tokens=num_draft_tokens, printed_rate=rate, **engine)
 
     @property
     def length(self) -> float | None:
@@ -108,13 +111,13 @@ class Acceptance:
     @property
     def biased_rate(self) -> float | None:
         """What SGLang 0.5.5.post3 to 0.5.10 would have printed: accept length / slots, which is 1/slots when nothing is accepted."""
-        return self.printed_as("biased") if self.slots else None
+        return self.printed_as("biased") if self.num_draft_tokens else None
 
     def printed_as(self, kind: str) -> float | None:
         """The rate in the definition ``kind``; None where the accept length or the drafts a round are not known."""
-        if self.length is None or not (self.steps or self.slots):
+        if self.length is None or not (self.steps or self.num_draft_tokens):
             return None
-        return rate_of(self.length, kind, steps=self.steps, slots=self.slots)
+        return rate_of(self.length, kind, steps=self.steps, num_draft_tokens=self.num_draft_tokens)
 
     @property
     def histogram(self) -> tuple[float, ...]:
@@ -190,10 +193,10 @@ def _fields(source: Mapping[str, Any]) -> Acceptance:
             counts = [_count(n) for n in source["histogram"]]
             if len(counts) > _count(source["steps"]) + 1:
                 raise ValueError("more accepted than proposed")
-            slots = _count(source["slots"]) if source.get("slots") else None
+            slots = _count(source["num_draft_tokens"]) if source.get("num_draft_tokens") else None
             names = {k: known.get(k) for k in ("engine", "engine_version")}
-            return Acceptance.from_histogram(counts, steps=_count(source["steps"]), slots=slots, **names)
-        for name in ("rounds", "accepted", "steps", "slots", "drafted", "windows", "tokens"):
+            return Acceptance.from_histogram(counts, steps=_count(source["steps"]), num_draft_tokens=slots, **names)
+        for name in ("rounds", "accepted", "steps", "num_draft_tokens", "drafted", "windows", "tokens"):
             if known.get(name) is not None:
                 known[name] = _count(known[name])
         for name in ("accept_length", "printed_rate", "distinct"):
@@ -227,7 +230,7 @@ def _server_info(info: Mapping[str, Any]) -> Acceptance:
     return Acceptance(
         accept_length=_length(sum(means) / len(means)),
         steps=steps if isinstance(steps, int) else None,
-        slots=slots if isinstance(slots, int) else None,
+        num_draft_tokens=slots if isinstance(slots, int) else None,
         engine="sglang",
         engine_version=version if isinstance(version := info.get("version"), str) else None,
     )

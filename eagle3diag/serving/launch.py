@@ -64,7 +64,7 @@ class Launch:
     draft_path: str | None
     steps: int | None
     topk: int | None
-    slots: int | None
+    num_draft_tokens: int | None
     arguments: Mapping[str, str]
     speculative: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ def from_arguments(
         draft_path=_option(named, "speculative-draft-model-path", "speculative-draft-model"),
         steps=_whole(_option(named, "speculative-num-steps")),
         topk=_whole(_option(named, "speculative-eagle-topk")),
-        slots=_whole(_option(named, "speculative-num-draft-tokens")),
+        num_draft_tokens=_whole(_option(named, "speculative-num-draft-tokens")),
         arguments={k: _hidden(k, _plain(v)) for k, v in arguments.items()},
         speculative={k: _hidden(k, v) for k, v in speculative.items()},
         environment={k: _hidden(k, v) for k, v in (environment or {}).items()},

@@ -128,7 +128,7 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
     for piece in pieces:
         reading = _read_piece(reading, piece)
     launch = reading.launch
-    slots = launch.slots if launch else None
+    slots = launch.num_draft_tokens if launch else None
     return LogSeries(
         reading.engine,
         reading.version,
@@ -276,7 +276,7 @@ def _acceptance(reading: _Reading, slots: int | None) -> Acceptance | None:
             rounds=round(reading.rounds),
             accepted=reading.accepted,
             steps=steps,
-            slots=steps + 1 if steps else None,
+            num_draft_tokens=steps + 1 if steps else None,
             p=tuple(min(1.0, hits / reading.rounds) for hits in reading.reached),
             accept_length=1 + reading.accepted / reading.rounds,
             engine=engine,
@@ -285,7 +285,7 @@ def _acceptance(reading: _Reading, slots: int | None) -> Acceptance | None:
         )
     return Acceptance(
         steps=(reading.launch.steps if reading.launch else None) or (slots - 1 if slots else None),
-        slots=slots,
+        num_draft_tokens=slots,
         accept_length=_mean(reading),
         engine=engine,
         engine_version=version,

@@ -29,7 +29,7 @@ class Counts:
     accept_length: float | None = None  # SGLang's gauges: of the last window that was logged
     accept_rate: float | None = None
     steps: int | None = None
-    slots: int | None = None
+    num_draft_tokens: int | None = None
 
     def since(self, before: Counts) -> Counts:
         """What was added after ``before``; gauges are taken as they stand. A counter that went back (a restart) becomes None."""
@@ -62,11 +62,11 @@ _COUNTERS = {
         "generation_tokens": "generated",
         "num_running_reqs": "running",
         "spec_num_steps": "steps",
-        "spec_num_draft_tokens": "slots",
+        "spec_num_draft_tokens": "num_draft_tokens",
     },
 }
 _GAUGES = {"spec_accept_length": "accept_length", "spec_accept_rate": "accept_rate"}
-_MAXIMA = ("steps", "slots")  # the same on every rank, so not to be summed
+_MAXIMA = ("steps", "num_draft_tokens")  # the same on every rank, so not to be summed
 
 
 def read_metrics(text: str) -> Counts | None:

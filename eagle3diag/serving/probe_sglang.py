@@ -75,7 +75,7 @@ def probe_sglang(server: Server, info: Mapping[str, Any], prompts: Prompts | Non
         rounds=rounds,
         accepted=None if None in accepted else sum(n for n in accepted if n is not None),
         steps=launch.steps,
-        slots=launch.slots,
+        num_draft_tokens=launch.num_draft_tokens,
         engine=launch.engine,
         engine_version=launch.version,
         tokens=sum(a.tokens for a in answers),

@@ -19,16 +19,16 @@ class Rate:
     per: Per
     printed_by: str
 
-    def divisor(self, steps: int | None, slots: int | None) -> int:
-        """Drafts or slots a round; in a chain ``slots = steps + 1``, so either may be missing there."""
+    def divisor(self, steps: int | None, num_draft_tokens: int | None) -> int:
+        """Drafts or slots a round; in a chain ``num_draft_tokens = steps + 1``, so either may be missing there."""
         if self.per.startswith("steps"):
-            count = steps if steps else (slots - 1 if slots else None)
+            count = steps if steps else (num_draft_tokens - 1 if num_draft_tokens else None)
             extra = self.per == "steps + 1"
         else:
-            count = slots - 1 if slots else steps
+            count = num_draft_tokens - 1 if num_draft_tokens else steps
             extra = self.per == "slots"
         if not count or count < 1:
-            raise BadArgument("a rate needs the number of drafts a round", hint="give steps, or slots (num_draft_tokens)")
+            raise BadArgument("a rate needs the number of drafts a round", hint="give steps or num_draft_tokens")
         return count + extra
 
 
@@ -41,35 +41,35 @@ RATES: Mapping[str, Rate] = {
 }
 
 
-def rate_of(length: float, kind: str, *, steps: int | None = None, slots: int | None = None) -> float:
+def rate_of(length: float, kind: str, *, steps: int | None = None, num_draft_tokens: int | None = None) -> float:
     """What an engine of this ``kind`` prints at an accept length.
 
-    >>> rate_of(1.0, "biased", slots=5), rate_of(1.0, "strict", slots=5), rate_of(2.5, "by depth", steps=3)
+    >>> rate_of(1.0, "biased", num_draft_tokens=5), rate_of(1.0, "strict", num_draft_tokens=5), rate_of(2.5, "by depth", steps=3)
     (0.2, 0.0, 0.5)
     """
     rate = _known(kind)
-    return (length - 1 + rate.bonus) / rate.divisor(steps, slots)
+    return (length - 1 + rate.bonus) / rate.divisor(steps, num_draft_tokens)
 
 
-def length_of(rate: float, kind: str, *, steps: int | None = None, slots: int | None = None) -> float:
+def length_of(rate: float, kind: str, *, steps: int | None = None, num_draft_tokens: int | None = None) -> float:
     """The accept length behind a printed rate. Printed values are rounded, so one just below the floor is the floor.
 
-    >>> round(length_of(0.21, "biased", slots=5), 2), length_of(0.33, "biased", slots=3)
+    >>> round(length_of(0.21, "biased", num_draft_tokens=5), 2), length_of(0.33, "biased", num_draft_tokens=3)
     (1.05, 1.0)
 
     Raises
     ------
-    BadArgument: the rate is outside what this kind can be, so it is of another kind; or neither steps nor slots are given.
+    BadArgument: the rate is outside what this kind can be, so it is of another kind; or neither steps nor num_draft_tokens is given.
     """
     known = _known(kind)
-    per = known.divisor(steps, slots)
+    per = known.divisor(steps, num_draft_tokens)
     floor = known.bonus / per
     if not floor - 0.005 <= rate <= 1:
         raise BadArgument(f"a {kind} rate at {per} a round is {floor:.2f} to 1, not {rate:g}", hint="is it a rate of another kind?")
     return max(1.0, rate * per + 1 - known.bonus)
 
 
-def strict_from_biased(rate: float, slots: int) -> float:
+def strict_from_biased(rate: float, num_draft_tokens: int) -> float:
     """SGLang 0.5.5.post3 to 0.5.10 printed (accepted + bonus) / slots; the strict rate is accepted / (slots - 1).
 
     >>> round(strict_from_biased(0.20, 5), 4), round(strict_from_biased(0.21, 5), 4), strict_from_biased(0.33, 3)
@@ -79,9 +79,9 @@ def strict_from_biased(rate: float, slots: int) -> float:
     ------
     BadArgument: fewer than two slots, or a rate outside ``1 / slots .. 1``, which is then of another kind.
     """
-    if slots < 2:
-        raise BadArgument(f"slots must be at least 2, not {slots}", hint="give --speculative-num-draft-tokens")
-    return rate_of(length_of(rate, "biased", slots=slots), "strict", slots=slots)
+    if num_draft_tokens < 2:
+        raise BadArgument(f"num_draft_tokens must be at least 2, not {num_draft_tokens}", hint="give --speculative-num-draft-tokens")
+    return rate_of(length_of(rate, "biased", num_draft_tokens=num_draft_tokens), "strict", num_draft_tokens=num_draft_tokens)
 
 
 def _known(kind: str) -> Rate:

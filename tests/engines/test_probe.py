@@ -149,7 +149,7 @@ def test_sglang_healthy(tmp_path: Path) -> None:
             probe(url)
         seen, grown = _probe(url, short=False)
         _holds(seen, grown)
-        assert (seen.engine, seen.source, seen.acceptance.steps, seen.acceptance.slots) == ("sglang", "meta_info", 4, 5)
+        assert (seen.engine, seen.source, seen.acceptance.steps, seen.acceptance.num_draft_tokens) == ("sglang", "meta_info", 4, 5)
         assert seen.launch is not None and (seen.launch.algorithm, seen.launch.draft_path) == ("EAGLE3", str(DRAFT))
         assert seen.acceptance.length is not None and seen.acceptance.length > 1.15
         assert [f.fault for f in seen.findings if f.severity > 10] == []

@@ -120,11 +120,14 @@ BESIDE: dict[str, tuple[str, Callable[[Draft, Target], Draft], str]] = {
 #: Faults that need neither draft nor hidden states: the evidence that shows each, and the legal twin beside it.
 SERVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FM-01": ({"launch": LAUNCH.format("EAGLE", 5).replace(" D ", " x/eagle3-head ")}, {"launch": LAUNCH.format("EAGLE", 5)}),
-    "FM-03": ({"acceptance": Acceptance(rounds=0, accepted=0)}, {"acceptance": Acceptance(rounds=300, accepted=400, steps=4, slots=5)}),
+    "FM-03": (
+        {"acceptance": Acceptance(rounds=0, accepted=0)},
+        {"acceptance": Acceptance(rounds=300, accepted=400, steps=4, num_draft_tokens=5)},
+    ),
     "FM-04": ({"launch": LAUNCH.format("EAGLE3", 24)}, {"launch": LAUNCH.format("EAGLE3", 5)}),
     "FM-73": (
-        {"acceptance": Acceptance(rounds=200, accepted=0, steps=4, slots=5), "engine": "sglang==0.5.8"},
-        {"acceptance": Acceptance(rounds=200, accepted=300, steps=4, slots=5), "engine": "sglang==0.5.23"},
+        {"acceptance": Acceptance(rounds=200, accepted=0, steps=4, num_draft_tokens=5), "engine": "sglang==0.5.8"},
+        {"acceptance": Acceptance(rounds=200, accepted=300, steps=4, num_draft_tokens=5), "engine": "sglang==0.5.23"},
     ),
     "FM-74": (
         {"acceptance": Acceptance(rounds=200, accepted=300, steps=4, p=(0.5, 0.45, 0.4, 0.35))},

@@ -224,7 +224,7 @@ def test_wrong_layers_recorded(samples: Path, draft: Draft, target: Target, trai
 def test_fm73(draft: Draft) -> None:
     """0.20 with five slots is nothing accepted, where the version prints the biased rate; a strict 0.00 needs no translation, so that only the
     symptom is left to say (M1)."""
-    seen = Acceptance(rounds=200, accepted=0, steps=4, slots=5)
+    seen = Acceptance(rounds=200, accepted=0, steps=4, num_draft_tokens=5)
 
     old = diagnose(acceptance=seen, engine="sglang==0.5.8")
     new = diagnose(acceptance=seen, engine="sglang==0.5.23")

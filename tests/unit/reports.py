@@ -193,7 +193,7 @@ def diagnosis(verdict: str = "FM-01: the flag said EAGLE where EAGLE3 was meant.
     )
     return Diagnosis(
         verdict=verdict,
-        observed=Acceptance.from_histogram([980, 18, 2], steps=4, slots=5, engine="sglang", engine_version="0.5.23"),
+        observed=Acceptance.from_histogram([980, 18, 2], steps=4, num_draft_tokens=5, engine="sglang", engine_version="0.5.23"),
         replay=acceptance(),
         live_replay=acceptance(length=1.03),
         counterfactuals=played,

@@ -30,7 +30,7 @@ HEALTHY, COLLAPSED, HALF = (0.6, 0.35, 0.2), (0.03, 0.0, 0.0), (0.3, 0.1, 0.03)
 
 
 def acceptance(p: tuple[float, ...], rounds: int = 400) -> Acceptance:
-    return Acceptance(rounds=rounds, accepted=round(sum(p) * rounds), steps=len(p), slots=len(p) + 1, p=p)
+    return Acceptance(rounds=rounds, accepted=round(sum(p) * rounds), steps=len(p), num_draft_tokens=len(p) + 1, p=p)
 
 
 def replayed(p: tuple[float, ...], rounds: int = 300) -> Replay:

@@ -44,7 +44,7 @@ def test_trees_settings_sampling_and_engines_are_shown(command: list[str], capsy
     assert "Settings" in (tmp_path / "r.html").read_text()
     assert (result["topk"], result["num_draft_tokens"], result["engine"], result["dtype"]) == (2, 4, "sglang==0.5.8", "bfloat16")
     assert [s["setting"] for s in result["settings"]] == [
-        {"steps": 2, "topk": 2, "slots": 4}, {"steps": 3, "topk": 1, "slots": 4}, {"steps": 3, "topk": 2, "slots": 5},
+        {"steps": 2, "topk": 2, "num_draft_tokens": 4}, {"steps": 3, "topk": 1, "num_draft_tokens": 4}, {"steps": 3, "topk": 2, "num_draft_tokens": 5},
     ]  # fmt: skip
     assert result["sampled"]["temperature"] == 0.7 and len(result["sampled"]["p"]) == 2
     assert result["cost"] == {"draft": 0.1, "slot": 0.01}

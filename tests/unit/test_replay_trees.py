@@ -74,11 +74,11 @@ def test_several_settings_in_one_pass_are_what_each_gives_alone() -> None:
 
     assert [s.setting for s in together.settings] == [Setting(4, 1, 5), *asked]
     for one in together.settings:
-        alone = run(net, dump, steps=one.setting.steps, topk=one.setting.topk, num_draft_tokens=one.setting.slots)
+        alone = run(net, dump, steps=one.setting.steps, topk=one.setting.topk, num_draft_tokens=one.setting.num_draft_tokens)
         assert (one.rounds, one.p, one.accept_length, one.accept_length_interval) == (
             alone.rounds, alone.p, alone.accept_length, alone.accept_length_interval
         )  # fmt: skip
-        assert one.speedup == pytest.approx(one.accept_length / (1 + 0.05 * one.setting.steps + 0.01 * (one.setting.slots - 1)))
+        assert one.speedup == pytest.approx(one.accept_length / (1 + 0.05 * one.setting.steps + 0.01 * (one.setting.num_draft_tokens - 1)))
     assert together.best == max(together.settings, key=lambda s: s.speedup or 0)
 
 

@@ -40,22 +40,22 @@ def test_the_seed_case_accepted_nothing() -> None:
     """A printed rate of 0.20 with five slots is a strict rate of zero, and 0.21 is barely more (failure_modes 1.1)."""
     assert strict_from_biased(0.20, 5) == 0.0
     assert strict_from_biased(0.21, 5) == pytest.approx(0.0125)
-    assert Acceptance(accept_length=1.0, steps=4, slots=5).biased_rate == pytest.approx(0.20)
+    assert Acceptance(accept_length=1.0, steps=4, num_draft_tokens=5).biased_rate == pytest.approx(0.20)
 
 
 @pytest.mark.parametrize("length", [1.0, 1.05, 1.7, 3.2, 5.0])
 def test_biased_and_strict_rates_convert_into_each_other(length: float) -> None:
     """Going from the length to the biased rate and back gives the strict rate of a chain."""
-    seen = Acceptance(accept_length=length, steps=4, slots=5)
+    seen = Acceptance(accept_length=length, steps=4, num_draft_tokens=5)
     assert seen.biased_rate is not None
     assert strict_from_biased(seen.biased_rate, 5) == pytest.approx(seen.rate)
 
 
-@pytest.mark.parametrize(("rate", "slots"), [(0.0, 5), (0.1, 5), (1.2, 5), (math.nan, 5), (0.5, 1)])
-def test_a_rate_that_cannot_be_biased_is_refused(rate: float, slots: int) -> None:
+@pytest.mark.parametrize(("rate", "num_draft_tokens"), [(0.0, 5), (0.1, 5), (1.2, 5), (math.nan, 5), (0.5, 1)])
+def test_a_rate_that_cannot_be_biased_is_refused(rate: float, num_draft_tokens: int) -> None:
     """A strict 0.00 handed over as biased would come out negative: it is an error instead."""
     with pytest.raises(BadArgument):
-        strict_from_biased(rate, slots)
+        strict_from_biased(rate, num_draft_tokens)
 
 
 @pytest.mark.parametrize("histogram", [[173, 48, 30, 18, 9], [40, 5, 3, 1, 1], [10, 10, 10, 10, 40]])
@@ -78,7 +78,7 @@ def test_nothing_accepted_still_has_an_upper_bound() -> None:
 def test_acceptance_is_read_from_counts_files_and_numbers(tmp_path: Path) -> None:
     """A bare length, a histogram in JSON, and counts mean what they say; an accept rate given as a length is refused."""
     file = tmp_path / "acceptance.json"
-    file.write_text('{"histogram": [10, 0, 0, 0, 10], "steps": 4, "slots": 5, "engine": "sglang"}')
+    file.write_text('{"histogram": [10, 0, 0, 0, 10], "steps": 4, "num_draft_tokens": 5, "engine": "sglang"}')
     assert read_acceptance(file).length == 3.0
     assert read_acceptance("1.05").length == 1.05
     assert read_acceptance({"rounds": 4, "accepted": 2}).length == 1.5
@@ -101,7 +101,7 @@ cd /srv && CUDA_VISIBLE_DEVICES=0,1 SGLANG_X="a b" nohup python3 -m sglang.launc
   --speculative-draft-model-path '/models/draft#2' --speculative-num-steps 4 --speculative-eagle-topk 1 \\
   --speculative-num-draft-tokens 5 --cuda-graph-bs 1 2 4 --trust-remote-code > server.log 2>&1 &"""
     )
-    assert (seen.engine, seen.algorithm, seen.steps, seen.topk, seen.slots) == ("sglang", "EAGLE", 4, 1, 5)
+    assert (seen.engine, seen.algorithm, seen.steps, seen.topk, seen.num_draft_tokens) == ("sglang", "EAGLE", 4, 1, 5)
     assert (seen.target_path, seen.draft_path) == ("/models/my target", "/models/draft#2")
     assert seen.arguments["cuda-graph-bs"] == "1 2 4" and seen.arguments["tp"] == "8"
     assert seen.arguments["trust-remote-code"] == ""
@@ -199,7 +199,7 @@ def test_every_variant_of_the_decode_line_is_read(line: str, kind: str, args: st
     """SGLang 0.4 to 0.5.23 (reference: sglang.md 5): same length, and the arithmetic tells which rate was printed."""
     seen = read_log(f"{_HEAD}{args}\n{_HEAD}{line}\n")
     assert seen.acceptance is not None and seen.launch is not None
-    assert (seen.engine, seen.acceptance.length, seen.acceptance.steps, seen.acceptance.slots) == ("sglang", 1.0, 4, 5)
+    assert (seen.engine, seen.acceptance.length, seen.acceptance.steps, seen.acceptance.num_draft_tokens) == ("sglang", 1.0, 4, 5)
     assert (seen.launch.algorithm, seen.launch.draft_path, seen.launch.topk) == ("EAGLE3", "/m/draft", 1)
     assert seen.rate_kind == kind
 

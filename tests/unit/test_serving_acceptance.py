@@ -37,21 +37,23 @@ def test_each_definition_is_what_counting_gives(kind: str, histogram: list[int],
         "biased by steps": (sum(m + 1 for m in rounds), (steps + 1) * len(rounds)),
         "by depth": (sum(rounds), steps * len(rounds)),
     }[kind]
-    seen = Acceptance.from_histogram(histogram, steps=steps, slots=slots)
+    seen = Acceptance.from_histogram(histogram, steps=steps, num_draft_tokens=slots)
     assert seen.printed_as(kind) == pytest.approx(top / bottom)
     assert seen.length is not None
-    assert length_of(rate_of(seen.length, kind, steps=steps, slots=slots), kind, steps=steps, slots=slots) == pytest.approx(seen.length)
+    assert length_of(
+        rate_of(seen.length, kind, steps=steps, num_draft_tokens=slots), kind, steps=steps, num_draft_tokens=slots
+    ) == pytest.approx(seen.length)
     assert sum(seen.histogram) == pytest.approx(1) and seen.histogram[0] == pytest.approx(histogram[0] / len(rounds))
 
 
 def test_a_fifth_at_five_slots_is_nothing_before_0_5_11_and_much_after() -> None:
     """The seed case: 0.20 biased is accept length 1.00, 0.20 strict is 1.80."""
-    assert Acceptance.from_rate(0.20, "biased", slots=5).length == 1.0
-    assert Acceptance.from_rate(0.21, "biased", slots=5).length == pytest.approx(1.05)
-    assert Acceptance.from_rate(0.20, "strict", slots=5).length == pytest.approx(1.8)
+    assert Acceptance.from_rate(0.20, "biased", num_draft_tokens=5).length == 1.0
+    assert Acceptance.from_rate(0.21, "biased", num_draft_tokens=5).length == pytest.approx(1.05)
+    assert Acceptance.from_rate(0.20, "strict", num_draft_tokens=5).length == pytest.approx(1.8)
     for kind, rate in (("biased", 0.1), ("strict", 1.2), ("strict", math.nan), ("no such", 0.5)):
         with pytest.raises(BadArgument):
-            Acceptance.from_rate(rate, kind, slots=5)
+            Acceptance.from_rate(rate, kind, num_draft_tokens=5)
     with pytest.raises(BadArgument, match="drafts a round"):
         rate_of(2.0, "strict")
 
@@ -81,7 +83,7 @@ def faults(seen: Acceptance) -> list[str]:
     "seen",
     [
         Acceptance.from_histogram([173, 48, 30, 18, 9], steps=4), Acceptance.from_histogram([1000, 0, 0, 0], steps=3), Acceptance(accept_length=2.5),
-        Acceptance(rounds=4816, accepted=12208, drafted=33712, steps=7, slots=8),  # Llama-3.1-8B as reported
+        Acceptance(rounds=4816, accepted=12208, drafted=33712, steps=7, num_draft_tokens=8),  # Llama-3.1-8B as reported
         Acceptance(p=(0.77, 0.55, 0.38, 0.29), accept_length=2.99, steps=4, rounds=500), Acceptance.from_histogram([10, 10, 10], steps=2, engine="vllm"),
         Acceptance.from_histogram([2, 1, 0, 0, 0], steps=4), Acceptance(rounds=87, accepted=167, drafted=259, steps=3),  # llama.cpp, cut short
     ],
@@ -146,7 +148,7 @@ def test_a_page_of_metrics_is_an_acceptance(tmp_path: Path) -> None:
     page = 'sglang:spec_accept_length{tp_rank="0"} 1.2\nsglang:spec_num_steps{tp_rank="0"} 4.0\nsglang:spec_num_steps{tp_rank="1"} 4.0\n'
     file.write_text(page + 'sglang:spec_num_draft_tokens{tp_rank="0"} 5.0\nsglang:spec_verify_calls_total{} 50.0\n')
     seen = read_acceptance(file)
-    assert (seen.length, seen.steps, seen.slots, seen.rounds) == (1.2, 4, 5, 50)
+    assert (seen.length, seen.steps, seen.num_draft_tokens, seen.rounds) == (1.2, 4, 5, 50)
     for text in ("", "python_gc 3\n", "<html>", 'vllm:generation_tokens_total{a="b"} 3\n'):
         file.write_text(text)
         with pytest.raises(UnreadableFile):

@@ -71,7 +71,7 @@ def test_variables_before_the_server_are_its_environment() -> None:
 def test_numbers_of_tokens_are_no_secrets() -> None:
     """Names that merely resemble a token's are kept."""
     seen = parse_launch(CHAIN + "--max-total-tokens 9 --speculative-token-map m.pt --ssl-keyfile f")
-    assert (seen.arguments["max-total-tokens"], seen.arguments["speculative-token-map"], seen.slots) == ("9", "m.pt", 5)
+    assert (seen.arguments["max-total-tokens"], seen.arguments["speculative-token-map"], seen.num_draft_tokens) == ("9", "m.pt", 5)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_sglang_counts_its_own_requests(tmp_path: Path) -> None:
     with serving(sglang([6, 2, 1, 0, 1])) as fake:
         seen = eagle3diag.probe(fake.url, prompts=PROMPTS, max_tokens=8, timeout=5)
     assert (seen.engine, seen.engine_version, seen.model, seen.source) == ("sglang", "0.5.23", "/m/target", "meta_info")
-    assert (seen.acceptance.rounds, seen.acceptance.accepted, seen.acceptance.steps, seen.acceptance.slots) == (20, 16, 4, 5)
+    assert (seen.acceptance.rounds, seen.acceptance.accepted, seen.acceptance.steps, seen.acceptance.num_draft_tokens) == (20, 16, 4, 5)
     assert seen.acceptance.length == 1.8 and seen.acceptance.p == (0.4, 0.2, 0.1, 0.1)
     assert [a.rounds for a in seen.answers] == [10, 10] and seen.strangers is None
     bodies = [json.loads(body) for path, _, body in fake.asked if path == "/generate"]

@@ -35,7 +35,7 @@ def page(result: Audit) -> Page:
     healthy = f"{name} loads {path_name(result.draft)} as it was saved: nothing above a note."
     counts = Counter(load.outcome for load in result.loads)
     outcomes = [f"{counts[o]} {o}" for o in (*_ORDER, *sorted(counts.keys() - set(_ORDER))) if counts[o]]
-    if result.facts is not None and result.facts.config.kind != "eagle3":  # the rest is measured against what an EAGLE-3 draft has
+    if result.facts.config.kind != "eagle3":  # the rest is measured against what an EAGLE-3 draft has
         facts = (("checkpoint", result.draft), ("tensors", num(len(result.loads))))
         return Page("audit", headline(findings, healthy), facts, findings, tuple(replace(s, terminal=False) for s in _sections(result)))
     facts = (

@@ -103,7 +103,7 @@ def tried(result: Replay) -> Section:
         (
             num(s.setting.steps),
             num(s.setting.topk),
-            num(s.setting.slots),
+            num(s.setting.num_draft_tokens),
             accept_length(s.accept_length, s.accept_length_interval),
             MISSING if s.speedup is None else fixed(s.speedup, 2),
         )
@@ -114,7 +114,7 @@ def tried(result: Replay) -> Section:
 
 def setting(result: SettingReplay) -> str:
     s = result.setting
-    return f"{s.steps} steps" if s.topk == 1 else f"{s.steps} steps, top-k {s.topk}, {s.slots} slots"
+    return f"{s.steps} steps" if s.topk == 1 else f"{s.steps} steps, top-k {s.topk}, {s.num_draft_tokens} slots"
 
 
 def positions(result: Replay) -> Table:
