@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.injection.faults import INJECTIONS
 from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.faults import in_words
@@ -135,6 +136,17 @@ def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
     return [o for o in outcomes if o.row["evidence"] == kind]
 
 
+def weighted(outcomes: list[Outcome], right: Callable[[Outcome], bool]) -> str:
+    """Over all kinds, each with the part that it has of the matrix, whatever part of it has run."""
+    drafts = ("sample", "two layers", "latent")
+    parts = {seen: sum(len(i.drafts or drafts) for i in INJECTIONS if i.seen == seen) for seen in ("files", "dumps", "number")}
+    ran = {seen: [o for o in outcomes if o.row["seen"] == seen] for seen in parts}
+    if not all(ran.values()):
+        return share(outcomes, right)
+    rate = sum(parts[s] * mean(map(right, ran[s])) for s in parts) / sum(parts.values())
+    return f"{rate:.0%}, kinds weighted as in the matrix ({len(outcomes)} cases)"
+
+
 def bars(outcomes: list[Outcome]) -> str:
     many = [o for o in outcomes if o.many and len(o.faults) == 1 and not o.harmless]
     outcomes = [o for o in outcomes if not o.many]
@@ -144,13 +156,13 @@ def bars(outcomes: list[Outcome]) -> str:
     quiet = [o for o in outcomes if not o.faults]
     sure = [o for o in single if o.share >= 0.9 and not o.quiet]
     rows = (
-        ("everything given: first", "90 %", share(full, lambda o: o.first)),
+        ("everything given: first", "90 %", weighted(full, lambda o: o.first)),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.first)),
         ("... faults that only the number shows, costing 0.1 to 0.3", "", share(_costing(number, HARMLESS, CLEAR), lambda o: o.first)),
         ("... faults that only the number shows, costing more", "", share(_costing(number, CLEAR, 9.0), lambda o: o.first)),
         ("... the same with more prompts (16 dumped, 28 served), costing 0.1 or more", "", share(many, lambda o: o.first)),
         ("... in the first three", "", share(many, lambda o: o.within(3))),
-        ("everything given: in the first three", "98 %", share(full, lambda o: o.within(3))),
+        ("everything given: in the first three", "98 %", weighted(full, lambda o: o.within(3))),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.within(3))),
         ("... faults that only the number shows, costing more than 0.3", "", share(_costing(number, CLEAR, 9.0), lambda o: o.within(3))),
         ("pairs: both named", "80 %", share([o for o in outcomes if len(o.faults) == 2], lambda o: o.both)),
