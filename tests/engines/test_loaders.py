@@ -46,7 +46,7 @@ SOURCES = {name: build for name, (_, build) in TRAINERS.items()} | {
 def environment(engine: str) -> tuple[Path, dict[str, str]]:
     """The interpreter and the search path of one engine version; set up by ``make test-engines``."""
     name, _, version = engine.partition("==")
-    python = Path(os.environ.get(f"EAGLE3DIAG_{name.upper()}_PYTHON") or ROOT / f".venv-{name}/bin/python")
+    python = Path(os.environ.get(f"EAGLE3DIAG_{name.upper()}") or ROOT / f".venv-{name}/bin/python")
     extra = Path(os.environ.get("EAGLE3DIAG_LOADERS") or ROOT / ".loaders") / version
     own = name == "vllm" or version == RUN["sglang"][-1]
     for needed in (python, *(() if own else (extra / "sglang",))):
