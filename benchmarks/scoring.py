@@ -285,10 +285,11 @@ found, or when nothing is blamed: it explains nothing. With files and log alone,
 listed as open and nothing else is blamed.
 
 **Seeds.** Thresholds and priors were looked at on odd seeds only; this table is of even seeds ({seeds}). {count} cases have run, in a
-shuffled order; not every kind in equal parts, so the rows over all kinds are weighted; `make score` goes on from there. Three changes were made after a first look at even seeds,
-each for a reason that needs no label: of equal shares a fault goes before a test; a fault with several variants is weighed by their mean, not by
-the best of them; what only a replay shows, and would change nothing in this draft, is not here. The cases of their kind were taken out, right or wrong, and run anew as far as time
-went; cases of other kinds are from before. One even seed, looked at so, is no longer blind: seeds to come are.
+shuffled order; not every kind in equal parts, so the rows over all kinds are weighted; `make score` goes on from there. Three changes were
+made after a first look at even seeds, each for a reason that needs no label: of equal shares a fault goes before a test; a fault with several
+variants is weighed by their mean, not by the best of them; what only a replay shows, and would change nothing in this draft, is not here. The
+cases of their kind were taken out, right or wrong, and run anew as far as time went; cases of other kinds are from before. One even seed,
+looked at so, is no longer blind: seeds to come are.
 
 ## Bars
 """
