@@ -135,7 +135,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.evidence = ("--draft", "--target", "--train", "--live", "--launch", "--log")
 
     one = verb(
-        "compare", "hold what the draft is fed live against what it was trained on", "eagle3diag compare train/ live/ --html compare.html"
+        "compare", "compare what the draft is fed live with what it was trained on", "eagle3diag compare train/ live/ --html compare.html"
     )
     one.add_argument("train", metavar="TRAIN", help="dump from training")
     one.add_argument("live", metavar="LIVE", help="dump from the engine")

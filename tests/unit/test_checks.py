@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     "arange": (lambda: tensors(d2t=torch.arange(VD)), "FM-12", ERROR),
     "map of another run": (lambda: tensors(d2t=offsets(sorted(OTHER))), "FM-13", ERROR),
     "first ids": (lambda: tensors(d2t=torch.zeros(VD, dtype=torch.int64), t2d=marks(list(range(VD)))), "FM-15", WARNING),
-    "ids outside of the vocabulary": (lambda: tensors(d2t=offsets([*IDS[:-1], V + 3]), t2d=None), "K5", ERROR),
+    "ids outside the vocabulary": (lambda: tensors(d2t=offsets([*IDS[:-1], V + 3]), t2d=None), "K5", ERROR),
     "negative ids": (lambda: tensors(d2t=offsets([-2, *IDS[1:]]), t2d=None), "K5", ERROR),
     "an id twice": (lambda: tensors(d2t=offsets([IDS[1], *IDS[1:]])), "K5", ERROR),
     "map in bfloat16": (lambda: tensors(d2t=offsets(IDS).bfloat16(), t2d=None), "K5", ERROR),

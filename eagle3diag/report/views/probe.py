@@ -61,7 +61,7 @@ def _positions(seen: Acceptance) -> Section:
     curve = (by_position("observed", seen.p, hue=4),)
     return Section(
         "Acceptance by position",
-        "p(i): share of rounds in which the first i drafts were all accepted; c(i): of those that came that far.",
+        "p(i): share of rounds in which the first i drafts were all accepted; c(i): of those that got that far.",
         tables=(Table(("position", "p(i)", "95 % interval", "c(i)"), rows, align="rrrr"),),
         figures=(Lines("by-position", "Acceptance by position", "", "draft position i", "p(i)", curve, whole_x=True, y_range=(0.0, 1.0)),),
     )
