@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import trainers
-from builders import TARGET_CONFIG, speculators_config, target_tensors, write_model
+from builders import TARGET_CONFIG, speculators_config, target_tensors, tensors_read, write_model
 from small import INNER, VD, H, V, small_draft
 from torch import Tensor
 
@@ -367,17 +367,8 @@ def test_mla_weights_under_a_dense_class(tmp_path: Path) -> None:
 
 def test_the_audit_reads_no_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the map, norms and biases are read, and beside a target rows of head and embedding: a draft of gigabytes is checked at once."""
-    from eagle3diag.checkpoints import TensorFiles
-
     opened = open_draft(trainers.TRAINERS["SpecForge"][1](tmp_path / "d"))
-    read: list[str] = []
-    real = TensorFiles.__getitem__
-
-    def noted(self: TensorFiles, name: str) -> Tensor:
-        read.append(name)
-        return real(self, name)
-
-    monkeypatch.setattr(TensorFiles, "__getitem__", noted)
+    read = tensors_read(monkeypatch)
     audit(opened)
     assert all(name in ("d2t", "t2d") or "norm" in name for name in read)
     read.clear()

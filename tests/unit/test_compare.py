@@ -468,7 +468,7 @@ ALL = slice(None)
     ("pieces", "pad", "aligned", "said"),
     [
         ([(0, slice(15, None))], 0, 25, "begins at token 15"),  # a prefix found in the cache, without positions
-        ([(0, slice(0, 12)), (0, slice(20, None))], 0, 32, "8 tokens are not in live, behind token 11"),  # a chunk that was not recorded
+        ([(0, slice(0, 12)), (0, slice(20, None))], 0, 32, "8 tokens are not in live, after token 11"),  # a chunk that was not recorded
         ([(0, ALL)], 5, 40, "rows 45 to 49 are in no train record"),  # padding on both sides
         ([(0, ALL), (2, ALL), (1, ALL)], 0, 128, ""),  # three requests in one batch
         ([(0, slice(10, None)), (1, slice(9, None))], 0, 76, "begins at token 9"),  # two of them behind cached prefixes
