@@ -67,7 +67,7 @@ def reading(r: FcReading) -> Iterator[Section]:
         tables=(
             Table(("state", "rms", "share of fc's output", "gain", "±", "in 1 % of its channels"), blocks, align="lrrrrr"),
             Table(
-                ("fed", "gain", "worse than as dumped by", "behind fc", "worse by", "output cosine"),
+                ("fed", "gain", "worse than as dumped by", "after fc", "worse by", "output cosine"),
                 ways,
                 align="lrrrrr",
                 title="Other ways of feeding fc, compared with the dump as it is. After fc: the gain of q, k and v for its normed output.",
