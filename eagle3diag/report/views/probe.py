@@ -19,10 +19,10 @@ _SHOWN = ("speculative-algorithm", "speculative-draft-model-path", "speculative-
 
 
 def page(result: Probe) -> Page:
-    seen = result.acceptance
+    findings, seen = result.findings, result.acceptance
     length = accept_length(seen.length, seen.interval) if seen.length is not None else MISSING
     calm = f"Accept length {length} over {num(seen.rounds)} rounds." if seen.rounds else "No draft was proposed."
-    return Page("probe", headline(result.findings, calm), tuple(_facts(result)), result.findings, tuple(_sections(result)))
+    return Page("probe", headline(findings, calm), tuple(_facts(result)), findings, tuple(_sections(result)))
 
 
 def _facts(result: Probe) -> Iterator[tuple[str, str]]:
