@@ -9,6 +9,7 @@ can show, whether it was named first and alone; for the legal twins, whether the
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def main() -> int:
     parser.add_argument("--live", required=True)
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--records", type=int, default=6)
-    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--only", default="", help="cases whose name matches this")
     args = parser.parse_args()
     target = open_target(args.target)
     identity = TargetIdentity(target.name, target.config_hash, "bfloat16", target.n_layers, target.hidden_size)
@@ -58,8 +59,8 @@ def main() -> int:
     cases = [(name, train, [change(s, gain) for s in made], [fault], [fault]) for name, (change, fault) in INJECTED.items()]
     cases = [(n, t, fed, want, ["FM-28"] if n in DOUBTFUL else alone) for n, t, fed, want, alone in cases]
     cases += [(name, train, [change(s, gain) for s in made], [], []) for name, change in LEGAL.items()]
-    cases += [(n, side("train", states(t)), [at(fed)(s, gain) for s in made], w, alone) for n, (t, fed, w, alone) in PLACES.items()]
-    cases = [case for case in cases if args.only in case[0]]
+    cases += [(n, side("train", states(t), t), [at(fed)(s, gain) for s in made], w, alone) for n, (t, fed, w, alone) in PLACES.items()]
+    cases = [case for case in cases if re.search(args.only, case[0])]
     tokens = sum(len(s.ids) for s in made)
     print(f"{len(made)} records, {tokens} tokens\n")
     spreads(compare(train, side("live", [s.fed for s in made], ())))  # type: ignore[arg-type]

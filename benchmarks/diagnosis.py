@@ -16,6 +16,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import torch
 
 from benchmarks.injection import cheap
 from benchmarks.injection.faults import HEALTHY, Broken, Injection, both, of, pairs
-from benchmarks.injection.world import LAUNCH, STEPS, World, open_world
+from benchmarks.injection.world import DUMPED, LAUNCH, SERVED, STEPS, World, open_world
 from benchmarks.scoring import page
 from eagle3diag import diagnose
 from eagle3diag.case import Case, Given
@@ -64,6 +65,7 @@ def examine(world: World, broken: Broken, key: str, evidence: str, seed: int) ->
         "found": sorted({r.finding.fault for r in result.ranked if r.finding.severity > Severity.NOTE}),
         "as_trained": round(result.as_trained, 4),
         "none": round(result.none_of_these, 4),
+        "prompts": [world.dumped, world.served],
         "observed": None if seen is None else round(seen.length or 1.0, 4),
         "cost": None if seen is None else round((world.healthy(seed).length or 1.0) - (seen.length or 1.0), 4),
         "expected": None if result.replay is None else round(result.replay.accept_length, 4),
@@ -81,7 +83,7 @@ def said(result: Diagnosis) -> list[tuple[str, float]]:
             named[row.finding.fault] = named.get(row.finding.fault, 0.0) + row.weight
     for suspect in result.suspects:
         named[suspect.fault] = named.get(suspect.fault, 0.0) + suspect.weight
-    return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -item[1])]
+    return [(f, round(w, 4)) for f, w in sorted(named.items(), key=lambda item: -round(item[1], 9))]
 
 
 Asked = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
@@ -128,6 +130,7 @@ def run(args: argparse.Namespace) -> None:
             for entry in args.drafts:
                 name, _, folder = entry.partition("=")
                 world = open_world(name, Path(folder), args.target, args.prompts, args.cache)
+                world = replace(world, dumped=args.dumped, served=args.served)
                 cases = [*singles(world, seed), *series(world, seed), *alarms(world, seed)]
                 cases.sort(key=lambda c: zlib.crc32(repr(c[0]).encode()))  # so that a part that ran is a fair sample
                 for keys, what in cases[: args.limit]:
@@ -136,6 +139,7 @@ def run(args: argparse.Namespace) -> None:
                         key in done
                         or (args.only and keys["fault"] not in args.only)
                         or (args.evidence and keys["evidence"] not in args.evidence)
+                        or (args.seen and keys["seen"] not in args.seen)
                     ):
                         continue
                     two = isinstance(what, tuple)
@@ -184,6 +188,9 @@ def main() -> None:
     )
     runs.add_argument("--cache", type=Path, default=Path("out/score/states"))
     runs.add_argument("--seeds", type=int, nargs="+", default=[2, 4])
+    runs.add_argument("--dumped", type=int, default=DUMPED, help="prompts of the dumps")
+    runs.add_argument("--served", type=int, default=SERVED, help="prompts of the server, others than those")
+    runs.add_argument("--seen", nargs="+", help="only faults that these show: files, dumps, number")
     runs.add_argument("--limit", type=int, help="so many cases of each draft and seed, a fair sample of all")
     runs.add_argument("--only", nargs="+", help="faults")
     runs.add_argument("--evidence", nargs="+", help="levels")

@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.injection.faults import INJECTIONS
+from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.faults import in_words
 from eagle3diag.intervals import exact
@@ -42,7 +44,8 @@ GROUPS = (
     Group(("FM-11", "FM-14"), "a number alone", "Draft ids are read as target ids, because the map is not in the file or is not looked for. The file tells."),
     Group(("H6", "FM-48"), "a number alone", "The draft is fed the state of a neighbouring token. With a live dump: if it shows in the dump it "
           "happened before the recorder, else behind it."),
-    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of the error differs.", one=True),
+    Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of "
+          "the error differs.", one=True),
     Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
           "counts by position are the same."),
     Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. Longer "
@@ -82,6 +85,11 @@ class Outcome:
     def cost(self) -> float | None:
         cost: float | None = self.row["cost"]
         return cost
+
+    @property
+    def many(self) -> bool:
+        """Run with more prompts than the others, to see what they are good for."""
+        return bool(self.row.get("prompts", [0])[0] > DUMPED)
 
     @property
     def harmless(self) -> bool:
@@ -128,18 +136,33 @@ def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
     return [o for o in outcomes if o.row["evidence"] == kind]
 
 
+def weighted(outcomes: list[Outcome], right: Callable[[Outcome], bool]) -> str:
+    """Over all kinds, each with the part that it has of the matrix, whatever part of it has run."""
+    drafts = ("sample", "two layers", "latent")
+    parts = {seen: sum(len(i.drafts or drafts) for i in INJECTIONS if i.seen == seen) for seen in ("files", "dumps", "number")}
+    ran = {seen: [o for o in outcomes if o.row["seen"] == seen] for seen in parts}
+    if not all(ran.values()):
+        return share(outcomes, right)
+    rate = sum(parts[s] * mean(map(right, ran[s])) for s in parts) / sum(parts.values())
+    return f"{rate:.0%}, kinds weighted as in the matrix ({len(outcomes)} cases)"
+
+
 def bars(outcomes: list[Outcome]) -> str:
+    many = [o for o in outcomes if o.many and len(o.faults) == 1 and not o.harmless]
+    outcomes = [o for o in outcomes if not o.many]
     single = [o for o in outcomes if len(o.faults) == 1]
     full, files = _evidence(single, EVERYTHING), _evidence(single, FILES)
     shown, number = [o for o in full if o.row["seen"] != "number"], [o for o in full if o.row["seen"] == "number"]
     quiet = [o for o in outcomes if not o.faults]
     sure = [o for o in single if o.share >= 0.9 and not o.quiet]
     rows = (
-        ("everything given: first", "90 %", share(full, lambda o: o.first)),
+        ("everything given: first", "90 %", weighted(full, lambda o: o.first)),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.first)),
         ("... faults that only the number shows, costing 0.1 to 0.3", "", share(_costing(number, HARMLESS, CLEAR), lambda o: o.first)),
         ("... faults that only the number shows, costing more", "", share(_costing(number, CLEAR, 9.0), lambda o: o.first)),
-        ("everything given: in the first three", "98 %", share(full, lambda o: o.within(3))),
+        ("... the same with more prompts (16 dumped, 28 served), costing 0.1 or more", "", share(many, lambda o: o.first)),
+        ("... in the first three", "", share(many, lambda o: o.within(3))),
+        ("everything given: in the first three", "98 %", weighted(full, lambda o: o.within(3))),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.within(3))),
         ("... faults that only the number shows, costing more than 0.3", "", share(_costing(number, CLEAR, 9.0), lambda o: o.within(3))),
         ("pairs: both named", "80 %", share([o for o in outcomes if len(o.faults) == 2], lambda o: o.both)),
@@ -169,7 +192,7 @@ def matrix(outcomes: list[Outcome]) -> str:
     words = in_words()
     groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for o in outcomes:
-        if len(o.faults) == 1:
+        if len(o.faults) == 1 and not o.many:
             groups[(o.faults[0], o.row["name"])].append(o)
     drafts = sorted({o.row["draft"] for o in outcomes}, key=lambda d: ("sample", "two layers", "latent").index(d))
     costs = " | ".join(f"costs: {d}" for d in drafts)
@@ -215,7 +238,7 @@ def missed(outcomes: list[Outcome]) -> str:
     instead: dict[tuple[str, str], list[str]] = defaultdict(list)
     for o in outcomes:
         wrong = not o.first if o.row["evidence"] == EVERYTHING else not o.open if o.row["evidence"] == FILES else False
-        if len(o.faults) == 1 and wrong:
+        if len(o.faults) == 1 and wrong and not o.many:
             what = "nothing" if o.quiet or not o.names else o.names[0]
             cost = "" if o.cost is None else f", costs {o.cost:.2f}"
             instead[(o.faults[0], o.row["name"])].append(f"{what} ({o.row['draft']}, {o.row['evidence']}{cost})")
@@ -261,7 +284,10 @@ live dump and reference. *Files and log*: checkpoint, command and counts.
 found, or when nothing is blamed: it explains nothing. With files and log alone, "left open" is right where the fault is among what is
 listed as open and nothing else is blamed.
 
-**Seeds.** Thresholds and priors were looked at on odd seeds only; this table is of even seeds ({seeds}). {count} cases have run.
+**Seeds.** Thresholds and priors were looked at on odd seeds only; this table is of even seeds ({seeds}). {count} cases have run, a fair
+sample of the matrix (cases run in a shuffled order); `make score` goes on from there. Three changes were made after a first look at even seeds,
+each for a reason that needs no label: of equal shares a fault goes before a test; a fault with several variants is weighed by their mean, not by
+the best of them; what only a replay shows, and would change nothing in this draft, is not here. All cases of their kind were then run anew.
 
 ## Bars
 """
@@ -269,8 +295,6 @@ listed as open and nothing else is blamed.
 
 def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | None, seeds: str) -> None:
     """Write the page of these cases to ``out``, or print it. ``seeds``: which of them count."""
-    from benchmarks.injection.world import DUMPED, SERVED
-
     rows = [json.loads(line) for path in cases if path.exists() for line in path.read_text().splitlines()]
     rows = [r for r in rows if seeds == "all" or (r["seed"] % 2 == 0) == (seeds == "even")]
     outcomes = [Outcome(r) for r in rows if "crash" not in r]
@@ -289,7 +313,8 @@ def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | N
     if seconds:
         crashed = len(rows) - len(outcomes)
         lines = [_speed(json.loads(speed.read_text()))] if speed is not None and speed.exists() else []
-        parts.append(f"## Speed\n\nIn the cases above one diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at most), measurements that "
+        parts.append(f"## Speed\n\nIn the cases above one diagnosis takes {median(seconds):.1f} s of one core (median; {seconds[-1]:.0f} s at "
+                     "most), measurements that "
                      f"cases share counted once. {crashed} of {len(rows)} cases ended in an exception." + "".join(f"\n\n{line}" for line in lines))  # fmt: skip
     text = "\n\n".join(parts) + "\n"
     if out is None:

@@ -19,13 +19,13 @@ _DENSE = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 _LATENT = ("Eagle3DeepseekV2ForCausalLM",)
 #: vLLM's class for drafts with norms on queries and keys.
 _QWEN3 = ("Eagle3Qwen3ForCausalLM",)
-#: The model type of published MLA drafts, under which vLLM builds them (run in 0.32.0).
-_LATENT_TYPE = "kimi_k2"
+#: The model types of dense drafts, and of published MLA drafts, under which vLLM builds them (run in 0.32.0).
+_DENSE_TYPE, _LATENT_TYPE = "llama", "kimi_k2"
 
 #: Why a field of the config changes, by its name.
 FLAT_REASONS: Mapping[str, str] = {
     "architectures": "the class that the engine builds for such a draft",
-    "model_type": "vLLM rewrites the target's type to a model of another kind; published MLA drafts say this one",
+    "model_type": "what Transformers reads the config as; vLLM takes DeepSeek's for a model of another kind",
     "rope_theta": "the base that was already in force, where engines before Transformers 5 look for it",
     "rope_scaling": "the scaling that was already in force, where engines before Transformers 5 look for it",
     "dtype": "Transformers 5's name of the dtype; without one SGLang takes float16",
@@ -56,7 +56,8 @@ def flat(c: DraftConfig, engine: str, version: Version) -> Layout:
     classes = _LATENT if c.latent else _QWEN3 if engine == "vllm" and _has_head_norms(c) else _DENSE
     if not (engine == "vllm" and c.architecture in known and c.style == "flat"):
         raw["architectures"] = [next((name for name in classes if name in known), classes[0])]
-    if engine == "vllm" and c.latent and raw.get("model_type") in TAKEN_FOR_MTP:
+    raw.setdefault("model_type", _LATENT_TYPE if c.latent else _DENSE_TYPE)
+    if engine == "vllm" and c.latent and raw["model_type"] in TAKEN_FOR_MTP:
         raw["model_type"] = _LATENT_TYPE
     raw |= {"head_dim": c.head_dim} if c.latent is None else {}
     raw.setdefault("num_key_value_heads", c.num_kv_heads)

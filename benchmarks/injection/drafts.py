@@ -74,7 +74,7 @@ KINDS = {"two layers": two_layers, "latent": latent}
 def unroll(net: Held, ids: Tensor, fed: Tensor, rows: Tensor) -> list[Tensor]:
     """Training-time test: logits of every step [N, Vd] at the rows that a server drafts from, along the text."""
     cache, raw = net.read(ids, fed)
-    out, own, made = raw[rows], [[] for _ in range(net.layers)], []
+    out, own, made = raw[rows], net.no_keys(), []
     for number in range(1, STEPS + 1):
         made.append(net.logits(out))
         if number < STEPS:

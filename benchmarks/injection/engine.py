@@ -118,6 +118,10 @@ class Held:
         x = self.rms(hidden, f"{at}post_attention_layernorm")
         return hidden + self.linear(F.silu(self.linear(x, f"{at}mlp.gate_proj")) * self.linear(x, f"{at}mlp.up_proj"), f"{at}mlp.down_proj")
 
+    def no_keys(self) -> list[Cache]:
+        """What a chain has left of its own before its first step: nothing, a layer each."""
+        return [[] for _ in range(self.layers)]
+
     def fuse(self, fed: Tensor) -> Tensor:
         if fed.shape[-1] == self.embedding.shape[1]:  # the guard of every engine: as wide as the hidden size already
             return fed
@@ -213,7 +217,7 @@ def rounds(net: Held, ids: Tensor, fed: Tensor, first: int, steps: int, other: C
 
 def _chains(net: Held, ids: Tensor, cache: Cache, raw: Tensor, rows: Tensor, steps: int, prompt: int) -> list[int]:
     """How many drafts of the chain from each row are the text's; a chain is followed while it is right."""
-    hits, alive, own = torch.zeros(len(rows), dtype=torch.long), torch.arange(len(rows)), [[] for _ in range(net.layers)]
+    hits, alive, own = torch.zeros(len(rows), dtype=torch.long), torch.arange(len(rows)), net.no_keys()
     out = raw[rows]
     for number in range(1, steps + 1):
         said = net.ids[net.logits(out).argmax(-1)]
@@ -245,10 +249,9 @@ def _stale(net: Held, ids: Tensor, fed: Tensor, first: int, steps: int) -> list[
     at, made, anew = first, [], first + 1
     while at + 1 + steps < len(ids):
         for t in range(anew, at + 1):  # rows not yet made: from true states, over what the cache holds
-            out, own = net.fuse(fed[t : t + 1]), [[] for _ in range(net.layers)]
-            out = _one(net, ids[t + 1 : t + 2], out, torch.tensor([t]), cache, write=True)
+            out = _one(net, ids[t + 1 : t + 2], net.fuse(fed[t : t + 1]), torch.tensor([t]), cache, write=True)
             raw[t] = out[0]
-        out, own, row, hits = raw[at : at + 1], [[] for _ in range(net.layers)], torch.tensor([at]), 0
+        out, own, row, hits = raw[at : at + 1], net.no_keys(), torch.tensor([at]), 0
         for number in range(1, steps + 1):
             said = net.ids[net.logits(out).argmax(-1)]
             if said != ids[at + 1 + number]:

@@ -40,6 +40,8 @@ class World:
     target: Target
     states: HiddenStates
     net: Held
+    dumped: int = DUMPED
+    served: int = SERVED
     made: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -54,8 +56,8 @@ class World:
 
     def draw(self, seed: int) -> tuple[list[int], list[int]]:
         """Disjoint prompts for the dumps and for the server."""
-        chosen = random.Random(seed).sample(range(len(self.states)), DUMPED + SERVED)
-        return chosen[:DUMPED], chosen[DUMPED:]
+        chosen = random.Random(seed).sample(range(len(self.states)), self.dumped + self.served)
+        return chosen[: self.dumped], chosen[self.dumped :]
 
     def trained(self, record: Record) -> Tensor:
         """What the draft was trained on: the declared boundaries, side by side."""
@@ -90,10 +92,11 @@ class World:
         def make() -> HiddenStates:
             draw = torch.Generator().manual_seed(seed)
 
-            def rounded(
-                rows: Tensor,
-            ) -> Tensor:  # one bf16 ulp either way on a third of the entries: cosine 0.9999 with the rows as they are
-                return (rows.float() * (1 + (torch.rand(rows.shape, generator=draw) - 0.5) * 2**-7)).to(torch.bfloat16)
+            def rounded(rows: Tensor) -> Tensor:
+                """One bf16 ulp either way on a third of the entries: cosine 0.9999 with the rows as they are. What is one buffer stays one."""
+                h = self.target.hidden_size
+                noise = torch.rand(len(rows), h, generator=draw).repeat(1, rows.shape[1] // h)
+                return (rows.float() * (1 + (noise - 0.5) * 2**-7)).to(torch.bfloat16)
 
             records = [
                 {"name": r.name, "input_ids": r.input_ids, "features": rounded(fed(self, r)), "prompt_length": r.prompt_length}

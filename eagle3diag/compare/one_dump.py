@@ -14,11 +14,13 @@ from torch import Tensor
 from eagle3diag.checkpoints import Target, TargetSource, open_target
 from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
+from eagle3diag.compare.measure import CHUNK_VALUES
 from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
 from eagle3diag.compare.partial import Partial, join
 from eagle3diag.compare.ranks import RankCheck, against, beside, rank_checks
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
+from eagle3diag.compare.sampling import chunks
 from eagle3diag.compare.there import dump_path, shared_path
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
 from eagle3diag.dumps.places import is_url
@@ -27,7 +29,7 @@ from eagle3diag.errors import MismatchedInputs
 from eagle3diag.findings import Result
 from eagle3diag.progress import track
 
-ROWS = 2048  # tokens of each record whose norms and differences are taken
+ROWS = 256  # tokens of each record whose norms and differences are taken, for their medians
 KEPT_ROWS, LEAST_ROWS = 200_000, 8  # of all records, and of each where they are many
 
 
@@ -172,9 +174,11 @@ class _Task:
 
 def _soundness(states: Tensor, record: Record) -> Tensor:
     """Rows: all, zero, not finite, equal to the row before although the token is another."""
-    largest = rows_largest(states)
-    same = (states[1:] == states[:-1]).all(-1) & (largest[1:] > 0) & (record.input_ids[1:] != record.input_ids[:-1])
-    return torch.stack([torch.tensor(len(states)), (largest == 0).sum(), (~largest.isfinite()).sum(), same.sum()])
+    step = max(CHUNK_VALUES // max(states.shape[1], 1), 1)
+    largest = torch.cat([rows_largest(states[part]) for part in chunks(len(states), step)])
+    alike = (largest[1:] == largest[:-1]) & (largest[1:] > 0) & (record.input_ids[1:] != record.input_ids[:-1])
+    same = sum(torch.equal(states[t], states[t + 1]) for t in alike.nonzero().flatten().tolist())
+    return torch.tensor([len(states), int((largest == 0).sum()), int((~largest.isfinite()).sum()), same])
 
 
 def _part(name: str, whole: Partial) -> PartCheck:

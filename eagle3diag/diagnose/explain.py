@@ -16,7 +16,7 @@ from eagle3diag.case import Case
 from eagle3diag.diagnose.likelihood import Predicted, log_likelihood, log_of_anything, overdispersion
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults import catalogue
-from eagle3diag.faults.base import Fault
+from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, Replay
 
@@ -160,6 +160,9 @@ class _Weighing:
         prior = sum(math.log(c.present if f in faults else 1 - c.present) for f, c in self.candidates.items())
         predicted, open_ended = self._prediction(faults)
         likelihood = self._likelihood(predicted)
+        if len(faults) == 1 and (variants := self.singles.get(next(iter(faults)))):
+            # which of its variants it is nobody told: the mean over them, not the best of many
+            likelihood = _log_sum(self._likelihood(self._predicted(v[2])) for v in variants) - math.log(len(variants))
         if open_ended:  # a fault that no replay shows may cost nothing or everything
             likelihood = _log_sum((likelihood, self._anything)) - math.log(2)
         near = not predicted.p or likelihood > self._best_possible - FAR
@@ -193,12 +196,18 @@ class _Weighing:
 
     def _look_further(self, seen: frozenset[str]) -> None:
         """Faults that were not seen, each alone beside what was; then the best sets grow by one more while nothing fits."""
-        hidden = [c for c in self.candidates.values() if not c.seen and c.present > RULED_OUT and c.fault.lowers]
+        hidden = [c for c in self.candidates.values() if not c.seen and c.present > RULED_OUT and self._possible(c)]
         tried = []
         for candidate in hidden:
             self._play_alone(candidate)
             tried.append(self._suppose(frozenset({candidate.id})))
         self._series_of(seen, hidden, tried)
+
+    def _possible(self, candidate: Candidate) -> bool:
+        """Whether it could lower the number here. What nothing but a replay shows, and would change nothing in this draft, is not here."""
+        fault = candidate.fault
+        only_replayed = self.healthy is not None and fault.changes is not no_changes and not fault.shown_by
+        return fault.lowers and (bool(candidate.changes) or not only_replayed)
 
     def _series_of(self, seen: frozenset[str], hidden: list[Candidate], tried: list[Hypothesis]) -> None:
         base = seen

@@ -115,7 +115,7 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
         weight = 0.0 if restored is not None and fault in in_the_file(explanation) else weight
         rows.append(Ranked(finding, weight, explanation.nearest.get(fault), cost, explanation.certainty.get(fault, 0.0)))
     # of equals, a fault before the test that sees the same thing (K2, C2)
-    return tuple(sorted(rows, key=lambda r: (-r.weight, -r.finding.severity, not r.finding.fault.startswith("FM-"))))
+    return tuple(sorted(rows, key=lambda r: (-round(r.weight, 9), -r.finding.severity, not r.finding.fault.startswith("FM-"))))
 
 
 def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:

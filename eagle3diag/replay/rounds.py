@@ -29,10 +29,9 @@ def serve(net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: 
         rows = at[record]
         if loop.keep_draft_keys:
             _first(net, text, unread, prefix, loop)
-        chain, own = _chain(net, text, rows, prefix, steps, loop)
-        accepted = (chain == truth[rows]).long().cumprod(1).sum(1)
+        accepted, own = _chain(net, text, rows, prefix, truth[rows], loop)
         if loop.keep_draft_keys:
-            _keep(prefix, own, rows, accepted)
+            _keep(prefix, own, rows)
             unread = rows[accepted == steps] + steps
         for r, m in zip(record.tolist(), accepted.tolist(), strict=True):
             rounds[r].append(m)
@@ -48,19 +47,27 @@ def _first(net: Net, text: Text, rows: Tensor, prefix: list[Keys], loop: Loop) -
     return forward(net, text.tokens[rows], text.hidden[rows], memory, 0, loop, anew=rows), memory
 
 
-def _chain(net: Net, text: Text, rows: Tensor, prefix: list[Keys], steps: int, loop: Loop) -> tuple[Tensor, Memory]:
+Own = list[tuple[Tensor, list[Keys]]]  # per draft step: which chains were still right, and the keys that they left per layer
+
+
+def _chain(net: Net, text: Text, rows: Tensor, prefix: list[Keys], truth: Tensor, loop: Loop) -> tuple[Tensor, Own]:
+    """Accepted drafts [N] of the chains from ``rows``, each followed while it is right, and the keys of what was accepted."""
     raw, memory = _first(net, text, rows, prefix, loop)
-    tokens, hidden = net.speak(raw)
-    chain = [tokens]
-    for step in range(1, steps):
-        tokens, hidden = net.speak(forward(net, tokens, hidden, memory, step, loop))
-        chain.append(tokens)
-    return torch.stack(chain, 1), memory
+    alive, accepted, own = torch.arange(len(rows), device=rows.device), torch.zeros_like(rows), []
+    for step in range(truth.shape[1]):
+        tokens, hidden = net.speak(raw)
+        right = (tokens == truth[alive, step]).nonzero()[:, 0]
+        alive, tokens, hidden, memory = alive[right], tokens[right], hidden[right], memory.take(right)
+        accepted[alive] += 1
+        if not len(alive) or step == truth.shape[1] - 1:
+            break
+        raw = forward(net, tokens, hidden, memory, step + 1, loop)
+        own.append((alive, [layer[-1] for layer in memory.own]))
+    return accepted, own
 
 
-def _keep(prefix: list[Keys], own: Memory, rows: Tensor, accepted: Tensor) -> None:
+def _keep(prefix: list[Keys], own: Own, rows: Tensor) -> None:
     """Put the draft's keys of accepted tokens in the place of those that the target's states would give."""
-    for layer, (keys, values) in enumerate(prefix):
-        for step, (k, v) in enumerate(own.own[layer], start=1):
-            kept = accepted >= step
-            keys[rows[kept] + step], values[rows[kept] + step] = k[kept], v[kept]
+    for step, (alive, made) in enumerate(own, start=1):
+        for (keys, values), (k, v) in zip(prefix, made, strict=True):
+            keys[rows[alive] + step], values[rows[alive] + step] = k, v

@@ -178,8 +178,8 @@ def _heat(figure: Heat) -> dict[str, Any]:
         {
             "type": "heatmap",
             "z": [[_number(v) for v in row] for row in figure.values],
-            "zmin": figure.low,
-            "zmax": figure.high,
+            "zmin": _number(figure.low),
+            "zmax": _number(figure.high),
             "colorscale": [[i / steps, f"rgb({r},{g},{b})"] for i, (r, g, b) in enumerate(CIVIDIS)],
             "colorbar": {"thickness": 12, "outlinewidth": 0},
             "xgap": 1,

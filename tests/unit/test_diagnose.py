@@ -338,3 +338,40 @@ def test_suspects_are_a_credible_set() -> None:
     assert weights == sorted(weights, reverse=True)
     assert {"FM-33", "FM-38", "FM-47"} <= {s.fault for s in found.suspects}
     assert not {"FM-05", "FM-12", "FM-73"} & {s.fault for s in found.suspects}  # the checkpoint rules out two, and one lowers nothing
+
+
+def test_of_equals_the_fault_goes_before_the_test() -> None:
+    """A shape that is wrong (K2) and the fault that explains it (FM-22) say one thing: the fault's name comes first."""
+    draft = small_draft()
+    cut = {f"midlayer.mlp.{n}_proj.weight": draft.tensors[f"midlayer.mlp.{n}_proj.weight"][:24] for n in ("gate", "up")}
+    found = diagnose(draft=draft.replace(tensors={**cut, "norm.weight": torch.ones(H + 1)}), target=TARGET)
+    named = [r.finding.fault for r in found.ranked if r.finding.fault in ("FM-22", "K2")]
+
+    assert named == ["FM-22", "K2"]
+
+
+def test_variants_of_a_fault_are_weighed_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault is no likelier for having many ways to be played: of two that fit alike the one without misses goes first."""
+    listed = (
+        Fault("A", "A", lambda _: None, lambda _: iter([Change("A", "hit"), Change("A", "miss")])),
+        Fault("B", "B", lambda _: None, lambda _: iter([Change("B", "hit")])),
+        Fault("C", "C", lambda _: None, lambda _: iter([]), typical=None),
+    )
+    monkeypatch.setattr(weighing, "catalogue", lambda: listed)
+    out = explain(FakeCase({"hit": COLLAPSED, "miss": HEALTHY}, acceptance(COLLAPSED)), (), lambda _: None)  # type: ignore[arg-type]
+
+    assert out.weight["B"] == pytest.approx(2 * out.weight["A"], rel=0.02)
+
+
+def test_what_would_change_nothing_here_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault that only a replay shows, and whose replay this draft does not have, takes no share by what was reported of it elsewhere."""
+    listed = (
+        Fault("A", "A", lambda _: None, lambda _: iter([Change("A", "hit")])),
+        Fault("B", "B", lambda _: None, lambda _: iter([]), typical=(1.0, 1.2)),
+        Fault("D", "D", lambda _: None, lambda _: iter([]), (("train", "live"),), (1.0, 1.2)),
+    )
+    monkeypatch.setattr(weighing, "catalogue", lambda: listed)
+    out = explain(FakeCase({"hit": COLLAPSED}, acceptance(COLLAPSED)), (), lambda _: None)  # type: ignore[arg-type]
+
+    assert "B" not in out.weight
+    assert out.weight["D"] > 0.0

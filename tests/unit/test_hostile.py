@@ -390,3 +390,12 @@ def test_a_launch_command_of_a_megabyte_takes_no_time(piece: str) -> None:
     except InputError:
         pass
     assert time.process_time() - start < 5
+
+
+def test_a_heat_map_of_infinite_values_is_json() -> None:
+    """The range of its colours too: JSON has no infinity."""
+    from eagle3diag.report import plots
+    from eagle3diag.report.form import Heat
+
+    heat = Heat("h", "", "", "", "", ("a", "b"), ("c",), ((math.inf, 1.0),), low=-math.inf, high=math.inf)
+    assert json.dumps(plots._heat(heat), allow_nan=False)

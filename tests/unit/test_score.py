@@ -103,7 +103,16 @@ def test_titles_of_faults_are_those_of_the_catalogue_in_words() -> None:
 
 
 def case(fault: str, said: list[tuple[str, float]], **fields: Any) -> dict[str, Any]:
-    known = {"open": [], "found": [f for f, _ in said], "as_trained": 0.0, "cost": 1.0, "seen": "files", "evidence": "everything"}
+    known = {
+        "open": [],
+        "observed": 1.0,
+        "expected": 2.0,
+        "found": [f for f, _ in said],
+        "as_trained": 0.0,
+        "cost": 1.0,
+        "seen": "files",
+        "evidence": "everything",
+    }
     return {"fault": fault, "name": fault, "draft": "sample", "seed": 2, "said": said, "seconds": [0.1, 0.2], **known, **fields}
 
 
