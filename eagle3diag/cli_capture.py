@@ -39,7 +39,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     own.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
     server = verb.add_argument_group("of a server", "what it feeds its draft, and other boundaries; its launch command follows --")
     server.add_argument("--run", action="store_true", dest="start", help="run the command; otherwise it is printed")
-    server.add_argument("--every", type=int, default=1, metavar="N", help="of all requests one in N")
+    server.add_argument("--every", type=int, default=1, metavar="N", help="record one in N requests")
     server.add_argument("--max-gb", type=float, default=4.0, metavar="GB", help="close the dump at this size (default: %(default)s)")
     server.add_argument(
         "--ids", choices=("keep", "hash", "drop"), default="keep", help="prompts are private: hash the token ids, or drop them"

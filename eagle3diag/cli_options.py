@@ -128,7 +128,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     )
     one.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
     one.add_argument(
-        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which was mended since; repeatable"
+        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which has been fixed since; repeatable"
     )
 
     _names(one)

@@ -114,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any]:
     UnreadableFile: not UTF-8, not JSON, nested too deep, or not an object.
     """
     if not kind(path):
-        raise MissingPart(f"{path.name} is not there", where=path, hint="copy it beside the weights")
+        raise MissingPart(f"{path.name} is not there", where=path, hint="copy it next to the weights")
     data = read_bytes(path, MAX_JSON_BYTES)
     check_not_pointer(data, path)
     value = parse_json(data, path)

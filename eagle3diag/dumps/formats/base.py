@@ -178,7 +178,7 @@ class _Blocks:
             boundaries = facts.boundaries
         elif width and n and len(facts.defaults(n)) == blocks:
             boundaries = facts.defaults(n)
-            lines = (f"the blocks are taken for boundaries {', '.join(map(str, boundaries))}, the default for a target of {n} blocks",)
+            lines = (f"the blocks are taken to be boundaries {', '.join(map(str, boundaries))}, the default for a target of {n} blocks",)
         else:
             boundaries = ()
             if width:
