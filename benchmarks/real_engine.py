@@ -134,7 +134,7 @@ def _counterfactual(run: Run, target: Path) -> Any:
     from eagle3diag.checkpoints import open_target
     from eagle3diag.dumps import open_dump
     from eagle3diag.faults import catalogue
-    from eagle3diag.faults.states import _from_reference
+    from eagle3diag.faults.fed import by_ids, states_of
     from eagle3diag.replay import Change
 
     fault, name = run.counterfactual
@@ -149,7 +149,7 @@ def _counterfactual(run: Run, target: Path) -> Any:
     if not fault:
         return case.play()
     if fault == "FM-28":
-        return case.play(Change(fault, "boundaries 6, 11, 21", features=_from_reference(reference, (6, 11, 21))))
+        return case.play(Change(fault, "boundaries 6, 11, 21", features=states_of(by_ids(reference), (6, 11, 21))))
     entry = next(f for f in catalogue() if f.id == fault)
     change = next(c for c in entry.changes(case) if name in c.name)
     return case.play(change)

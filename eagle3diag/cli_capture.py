@@ -37,17 +37,15 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     own.add_argument("--prompts", metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
     own.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
     own.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
-    server = verb.add_argument_group(
-        "of a server", "what it feeds its draft, and boundaries beside that; its launch command comes after --"
-    )
+    server = verb.add_argument_group("of a server", "what it feeds its draft, and other boundaries; its launch command follows --")
     server.add_argument("--run", action="store_true", dest="start", help="run the command; otherwise it is printed")
-    server.add_argument("--every", type=int, default=1, metavar="N", help="of all requests one in N")
+    server.add_argument("--every", type=int, default=1, metavar="N", help="record one in N requests")
     server.add_argument("--max-gb", type=float, default=4.0, metavar="GB", help="close the dump at this size (default: %(default)s)")
     server.add_argument(
         "--ids", choices=("keep", "hash", "drop"), default="keep", help="prompts are private: hash the token ids, or drop them"
     )
     server.add_argument("--salt", default="", help="for --ids hash: the same salt on both sides lets the two dumps be aligned")
-    server.add_argument("--ranks", choices=("first", "all"), default="first", help="whether ranks behind the first record too")
+    server.add_argument("--ranks", choices=("first", "all"), default="first", help="whether ranks after the first record too")
     server.add_argument("--no-final", action="store_true", help="leave out the target's final state")
 
 
@@ -91,7 +89,7 @@ def _in_process(args: argparse.Namespace) -> int:
     """Capture over every line of ``--prompts``; returns 0. Raises ``InputError`` before anything heavy is loaded."""
     missing = [f"--{name}" for name in ("target", "prompts") if getattr(args, name) is None]
     if missing or args.command:
-        what = f"{' and '.join(missing)} missing" if missing else "a command is given, but not of which engine"
+        what = f"{' and '.join(missing)} missing" if missing else "a command is given, but no engine is named"
         raise BadArgument(what, where="capture", hint="see eagle3diag capture --help for its two uses")
     wanted = _boundaries(args.boundaries)
     lines = list(_lines(Path(args.prompts)))[: args.limit]

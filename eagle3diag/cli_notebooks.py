@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 def add_export(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb ``export``."""
     parser.add_argument("notebook", metavar="NOTEBOOK", help="an .ipynb file that was run and saved")
-    parser.add_argument("--html", metavar="PATH", help="the file to write (default: beside the notebook)")
+    parser.add_argument("--html", metavar="PATH", help="the file to write (default: next to the notebook)")
     parser.add_argument(
         "--include-text", action="store_true", help="keep code, printed text, hosts, paths, names and texts of prompts (keys never)"
     )

@@ -128,14 +128,14 @@ def build(runs: Mapping[str, Run]) -> Parser:
     )
     one.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
     one.add_argument(
-        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which was mended since; repeatable"
+        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which has been fixed since; repeatable"
     )
 
     _names(one)
     one.evidence = ("--draft", "--target", "--train", "--live", "--launch", "--log")
 
     one = verb(
-        "compare", "hold what the draft is fed live against what it was trained on", "eagle3diag compare train/ live/ --html compare.html"
+        "compare", "compare what the draft is fed live with what it was trained on", "eagle3diag compare train/ live/ --html compare.html"
     )
     one.add_argument("train", metavar="TRAIN", help="dump from training")
     one.add_argument("live", metavar="LIVE", help="dump from the engine")

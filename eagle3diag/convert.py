@@ -68,7 +68,7 @@ def convert(draft: DraftSource, out: str | os.PathLike[str], to: str = DEFAULT_E
 
     Raises
     ------
-    BadArgument: ``out`` is not empty, ``to`` is unknown, or the draft is no EAGLE-3 draft. InputError: the draft cannot be read.
+    BadArgument: ``out`` is not empty, ``to`` is unknown, or the draft is not an EAGLE-3 draft. InputError: the draft cannot be read.
     """
     opened = open_draft(draft)
     if opened.config.kind != "eagle3":

@@ -79,7 +79,7 @@ def sibling(folder: Path, name: object, where: object) -> Path:
 def read_bytes(path: Path, limit: int) -> bytes:
     """The whole file, at most ``limit`` bytes; a pipe or a device, which may never end, is not read at all."""
     if kind(path) != "file":
-        found = {"folder": "is a folder", "special": "is no regular file", "": "is not there"}[kind(path)]
+        found = {"folder": "is a folder", "special": "is not a regular file", "": "is not there"}[kind(path)]
         raise UnreadableFile(f"{found}, expected a file", where=path, hint="check the path")
     try:
         with path.open("rb") as file:
@@ -114,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any]:
     UnreadableFile: not UTF-8, not JSON, nested too deep, or not an object.
     """
     if not kind(path):
-        raise MissingPart(f"{path.name} is not there", where=path, hint="copy it beside the weights")
+        raise MissingPart(f"{path.name} is not there", where=path, hint="copy it next to the weights")
     data = read_bytes(path, MAX_JSON_BYTES)
     check_not_pointer(data, path)
     value = parse_json(data, path)

@@ -87,7 +87,7 @@ def _ids(c: DraftConfig, engine: str, raw: dict[str, Any], left: list[tuple[str,
     boundaries = c.aux_boundaries
     if boundaries is None:
         left.append(
-            ("aux layer ids", "absent", "absent", "which layers the draft was trained on is in no file; engines take their default")
+            ("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default")
         )
         return
     if c.latent is not None:
@@ -149,7 +149,7 @@ def nested(c: DraftConfig) -> Layout:
     if c.style == "speculators":
         return Layout(dict(c.raw), ())
     left: list[tuple[str, str, str, str]] = [
-        ("speculators_config.verifier", "absent", "absent", "the target's name is in no file of the draft; give it to vllm serve")
+        ("speculators_config.verifier", "absent", "absent", "no file of the draft names the target; give it to vllm serve")
     ]
     layer = {
         "model_type": "llama",
@@ -183,7 +183,7 @@ def nested(c: DraftConfig) -> Layout:
         raw["eagle_aux_hidden_state_layer_ids"] = list(c.aux_boundaries)
     else:
         left.append(
-            ("aux layer ids", "absent", "absent", "which layers the draft was trained on is in no file; engines take their default")
+            ("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default")
         )
     return Layout(raw, tuple(left))
 

@@ -186,7 +186,7 @@ def _map_of_marks(draft: Draft) -> tuple[Draft, Repair] | None:
         "d2t",
         "tokens that t2d does not mark",
         "rebuilt from t2d",
-        "which of the two is of the head's run, only a replay tells",
+        "only a replay tells which of the two belongs to the head's run",
         False,
     )
 

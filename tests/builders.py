@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from safetensors.torch import save_file
 from small import VD, H, V, small_draft
 from torch import Tensor
 
-from eagle3diag.checkpoints import Draft, Target
+from eagle3diag.checkpoints import Draft, Target, TensorFiles
 from eagle3diag.dumps import DumpWriter, HiddenStates, TargetIdentity
 
 #: Property tests: repeatable, light, and free to share a folder that no example changes.
@@ -100,3 +101,16 @@ def write_dump(folder: Path, records: int = 3, side: str = "train", **facts: Any
         for i in range(records):
             writer.add(**record_tensors(i))
     return folder
+
+
+def tensors_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tensors that are read from files from now on, as they are read."""
+    read: list[str] = []
+    real = TensorFiles.__getitem__
+
+    def noted(self: TensorFiles, name: str) -> Tensor:
+        read.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(TensorFiles, "__getitem__", noted)
+    return read

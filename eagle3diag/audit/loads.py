@@ -14,7 +14,7 @@ from eagle3diag.engines.rules import Version, at
 
 _EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
 _UNKNOWN = {
-    "dropped": "no parameter of this name, and nothing is said",
+    "dropped": "no parameter of this name, and no message",
     "warned": "no parameter of this name; one line in the log says so",
     "raises": "no parameter of this name: start-up ends",
 }
@@ -109,7 +109,7 @@ class _Loads:
         if slot is None and self.quantised and SCALES.search(name):
             return replace(load, outcome="ignored", note="belongs to a quantised layer, which is not simulated")
         if slot is None:
-            note = _UNKNOWN.get(outcome, "used in training only" if "t2d" in name else "passed over by name")
+            note = _UNKNOWN.get(outcome, "used in training only" if "t2d" in name else "skipped by name")
             return replace(load, outcome="dropped" if outcome == "warned" else outcome, note=note)
         load = replace(load, canonical=slot.canonical)
         if slot.parameter != HOT_TOKEN_ID and not _fits(info.shape, slot.shape):

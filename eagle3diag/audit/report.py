@@ -116,7 +116,7 @@ def _not_simulated(raw: Mapping[str, object]) -> tuple[str, ...]:
     """What the load simulation leaves out."""
     if raw.get("quantization_config") is None:
         return ()
-    return ("quantization_config: scales and packed weights of quantised layers are not simulated, and passed over",)
+    return ("quantization_config: scales and packed weights of quantised layers are skipped, not simulated",)
 
 
 def _check_target(draft: Draft, target: Target) -> None:

@@ -26,7 +26,7 @@ SGLANG_FLAGS = {
     "--skip-server-warmup": "the warm-up would be the first record",
 }
 VLLM_FLAGS = {"--no-enable-prefix-caching": "rows of cached prefixes are not computed, so not seen"}
-VLLM_EAGER = {"--enforce-eager": "compiled layers and CUDA graphs call no hook, and boundaries besides those fed need one"}
+VLLM_EAGER = {"--enforce-eager": "compiled layers and CUDA graphs call no hook, and boundaries other than those fed need one"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 

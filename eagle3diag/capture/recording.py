@@ -192,7 +192,7 @@ class Recording:
         parts = {n: torch.cat([piece[n] for piece in request.pieces]) for n in request.pieces[0] if all(n in p for p in request.pieces)}
         dropped = sorted({n for piece in request.pieces for n in piece} - parts.keys())
         if dropped:
-            self.note(f"{', '.join(dropped)}: not there for every row, so left out of some records")
+            self.note(f"{', '.join(dropped)}: missing for some rows, so left out of some records")
         self._writer.add(
             name=name,
             input_ids=self._ids([request.tokens[p] for p in request.positions]),

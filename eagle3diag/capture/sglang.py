@@ -58,7 +58,7 @@ def hooks(out: str, **options: Any) -> list[dict[str, Any]]:
     """
     if options.get("boundaries") == "all":
         if not options.get("target"):
-            raise BadArgument("all boundaries are asked for, but not of which target", where="boundaries", hint="give target=FOLDER")
+            raise BadArgument("all boundaries are asked for, but no target is named", where="boundaries", hint="give target=FOLDER")
         options["boundaries"] = range(open_target(options["target"]).n_layers + 1)
     chosen = Options.read({"out": out, **options})
     config = chosen.as_json()

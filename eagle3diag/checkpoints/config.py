@@ -233,7 +233,7 @@ def _n_aux(top: Fields, boundaries: tuple[int, ...] | None, target_hidden: int, 
     if width is not None and target_hidden and width % target_hidden == 0 and width // target_hidden <= MOST_LAYERS:
         return width // target_hidden
     if width is not None:
-        top.note(f"fc takes {width} columns, which is no multiple of the target's hidden size {target_hidden}: n_aux is the config's")
+        top.note(f"fc takes {width} columns, which is not a multiple of the target's hidden size {target_hidden}: n_aux is the config's")
     if said is None:
         said = 3
         top.note("nothing says how many aux states there are: 3, as EAGLE-3 has")

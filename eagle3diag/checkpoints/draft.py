@@ -142,5 +142,5 @@ def open_draft(source: DraftSource) -> Draft:
     file = (path if kind(path) == "folder" else path.parent) / "config.json"
     if not kind(file):
         hint = meant_hint(file.parent, "checkpoint") or "copy it from the trainer's output folder"
-        raise MissingPart("there is no config.json beside the weights", where=file.parent, hint=hint)
+        raise MissingPart("there is no config.json next to the weights", where=file.parent, hint=hint)
     return Draft(str(path), read_config(read_json(file), tensors, where=file), tensors)

@@ -71,7 +71,7 @@ def load(path: Path, data: bytes | None = None) -> Any:
 def unusual(tensor: torch.Tensor) -> str | None:
     """How a tensor is not what it seems: without data, in another layout, or larger than what the file holds of it; None for a plain one."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type != "cpu":
-        return "is no plain tensor"
+        return "is not a plain tensor"
     size, held = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
     return f"says that it is {size:,} bytes, of which the file holds {held:,}" if size > max(held, MAX_REPEATED) else None
 

@@ -105,7 +105,7 @@ def align(train: Loaded, live: Loaded, *, sampled: bool = False) -> Alignment:
             hint="dump both sides on the same token ids: render the prompts once and feed the ids, not the text",
         )
     taken = {p.train.name for p in pairs}
-    absent += [f"{r.name}: nothing of it is in {live.side}" for r in train.rows if r.name not in taken and not sampled]
+    absent += [f"{r.name}: no part of it is in {live.side}" for r in train.rows if r.name not in taken and not sampled]
     more = (f"and {len(absent) - MOST_LINES} more",) if len(absent) > MOST_LINES else ()
     return Alignment(tuple(pairs), tuple(unaligned), (*absent[:MOST_LINES], *more))
 
@@ -139,8 +139,8 @@ def _gaps(pair: Pair, side: str) -> list[str]:
     for t in ((pair.train_rows.diff() != 1) | (pair.live_rows.diff() != 1)).nonzero().flatten().tolist():
         lost = int(pair.train_rows[t + 1] - pair.train_rows[t]) - 1
         extra = int(pair.live_rows[t + 1] - pair.live_rows[t]) - 1
-        what = f"{lost} tokens are not in {side}" if lost else f"{extra} rows of {side} are no tokens of it"
-        lines.append(f"{pair.live.name}: {what}, behind token {int(pair.positions[t])}")
+        what = f"{lost} tokens are not in {side}" if lost else f"{extra} rows of {side} have no token in it"
+        lines.append(f"{pair.live.name}: {what}, after token {int(pair.positions[t])}")
     return lines
 
 

@@ -123,7 +123,7 @@ class _State:
         if (self._folder / _STATE).is_file():
             return read_json(self._folder / _STATE)
         if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
-            raise BadArgument("is no folder of an interrupted run", where=self._folder, hint="give an empty folder, or a new one")
+            raise BadArgument("is not the folder of an interrupted run", where=self._folder, hint="give an empty folder, or a new one")
         return None
 
     def _path(self, chunk: int) -> Path:

@@ -48,14 +48,14 @@ def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) ->
         best.fault,
         Severity.ERROR,
         f"{title}: the draft accepts {best.accept_length:.2f} instead of {healthy.accept_length:.2f} once it is undone",
-        f"Replayed as file and config say, the draft is poor; with one thing done otherwise ({best.name}) it is not. So the weights were trained "
+        f"Replayed as file and config say, the draft is poor; with one thing done differently ({best.name}) it is not. So the weights were trained "
         "that way, and the file or its config says something else.",
         (
             Evidence("accept length, replayed as the file says", healthy.accept_length, f"{best.accept_length:.2f}", "replay"),
             Evidence(f"accept length, {best.name}", best.accept_length, None, "replay"),
         ),
         "Write into the config what the trainer did, or export again in the order that engines read.",
-        "eagle3diag.replay of the mended copy.",
+        "eagle3diag.replay of the repaired copy.",
     )
     return Ranked(
         finding, explanation.as_trained + sum(in_the_file(explanation).values()), best, best.accept_length - healthy.accept_length

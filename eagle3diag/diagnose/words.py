@@ -105,7 +105,7 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
     if case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     if case.draft is not None and map_is_lost(case.healthy_draft):
-        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t beside the training data"
+        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t next to the training data"
     elif case.draft is not None and case.unplayable:
         yield f"{case.unplayable}, so nothing could be replayed" + ("" if case.target is not None else "; pass --target FOLDER")
     if case.net is not None and case.train is None:

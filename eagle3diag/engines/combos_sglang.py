@@ -174,7 +174,7 @@ COMBINATIONS = (
         lambda o: _tree(o) and o.has("speculative-use-rejection-sampling"), ("speculative-use-rejection-sampling", "speculative-eagle-topk"),
     ),
     Combination(
-        "FM-14", "changes", "the token map is not used under EAGLE3", "The draft's own d2t counts; the option is passed over with a warning.",
+        "FM-14", "changes", "the token map is not used under EAGLE3", "The draft's own d2t counts; the option is ignored with a warning.",
         "Remove --speculative-token-map.", "eagle_worker.py",
         lambda o: _eagle3(o) and o.has("speculative-token-map"), ("speculative-token-map",),
     ),

@@ -47,7 +47,7 @@ class Engine:
                 rule = at(draft_class.architectures, version)
                 if rule.version <= version and name in rule.value:
                     return draft_class
-        return Unloadable(f"{name!r:.80} is no EAGLE-3 draft class of {self.name} {version}")
+        return Unloadable(f"{name!r:.80} is not an EAGLE-3 draft class of {self.name} {version}")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def other_rotation(audit: Audit) -> Finding | None:
         "C5",
         Severity.NOTE,
         f"the draft rotates with base {c.rope_theta:g} ({kinds[0]}), the target with {target.rope_theta:g} ({kinds[1]})",
-        "That is right if it was trained so: several trainers rotate with base 10000 whatever the config says (SafeAILab's and AngelSlim's always, "
+        "That is right if it was trained that way: several trainers rotate with base 10000 whatever the config says (SafeAILab's and AngelSlim's always, "
         "SpecForge's before 2025-10-30), and Model-Optimizer adds a scaling at export. Otherwise the rotation is wrong in serving.",
         (
             Evidence(
@@ -124,7 +124,7 @@ def positions(audit: Audit) -> Finding | None:
         "C6",
         Severity.NOTE,
         f"the draft's max_position_embeddings is {own}, the target's {target.max_position_embeddings}",
-        "Beyond it the draft was most likely not trained, so that acceptance falls with context; SGLang refuses a longer context unless "
+        "Beyond it the draft was most likely not trained, so acceptance falls with context; SGLang refuses a longer context unless "
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1, vLLM raises the number for most scalings since 0.23.",
         (Evidence("max_position_embeddings", own, f"{target.max_position_embeddings}, if longer text is served", "config"),),
     )
@@ -178,7 +178,7 @@ def epsilon(audit: Audit) -> Finding | None:
         "C4",
         Severity.NOTE,
         f"rms_norm_eps is {facts.config.rms_norm_eps:g} in the draft, {target.rms_norm_eps:g} in the target",
-        "Either is right if it was trained so; the difference shows only where states are tiny.",
+        "Either is right if it was trained that way; the difference shows only where states are tiny.",
         (Evidence("rms_norm_eps", facts.config.rms_norm_eps, f"{target.rms_norm_eps:g}, or as trained", "config"),),
     )
 

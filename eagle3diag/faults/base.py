@@ -44,7 +44,7 @@ class Fault:
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
     shown_by: sets of evidence, any of which would show this fault directly; so its silence there speaks against it. Empty: none would.
-    typical: accept lengths reported of it where the draft is otherwise healthy, for cases without a replay.
+    typical: accept lengths reported for it where the draft is otherwise healthy, for cases without a replay.
     own_title: one line, for an id that ``catalogue.toml`` does not tell of.
     """
 

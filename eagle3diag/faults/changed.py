@@ -47,9 +47,9 @@ def _map(a: Against) -> Iterator[Finding]:
     yield Finding(
         "FM-13",
         Severity.ERROR,
-        f"The vocabulary map is another than in {a.other}",
-        "Each row of the head stands for the token that d2t gives it. A head that was trained on with another map, or a map built anew for a "
-        "head that was kept, says every such token wrongly; training metrics do not notice, because they use the same map.",
+        f"The vocabulary map differs from that of {a.other}",
+        "Each row of the head stands for the token that d2t gives it. A head that was trained further with another map, or a map built anew for a "
+        "head that was kept, gets every such token wrong; training metrics do not notice, because they use the same map.",
         (Evidence("draft ids that mean another token", a.map_changed, "0", f"d2t, of {a.map_size}"),),
         "Keep the parent's d2t and t2d when training goes on from it.",
         "weights(draft, against=parent) counts no changed id; then replay with either map.",
@@ -79,7 +79,7 @@ def _frozen(a: Against, frozen: list[TensorChange], moved: list[TensorChange]) -
             Severity.WARNING,
             f"Did not move since {a.other}, while others did: {_listed(rest)}",
             "Every matrix of a draft layer gets a gradient. One that stays the same entry by entry is not held by the optimiser, or is saved from "
-            "another object than the one that is trained.",
+            "an object other than the one being trained.",
             tuple(Evidence(f"{c.tensor}: relative change", c.relative_change, _others(moved), a.other) for c in rest[:4]),
             "Check requires_grad and the optimiser's groups for these names, and what the save function gathers.",
             "weights(next_epoch, against=this) shows them moved.",
@@ -112,8 +112,8 @@ def _moved_embedding(a: Against) -> Iterator[Finding]:
                 "FM-08",
                 Severity.WARNING,
                 f"The embedding moved since {a.other}",
-                "Trainers freeze it, and engines that lend the draft the target's embedding overwrite it: then the draft runs on another one "
-                "than it was trained with.",
+                "Trainers freeze it, and engines that lend the draft the target's embedding overwrite it: the draft then runs with an "
+                "embedding that it was not trained with.",
                 (Evidence(f"{c.tensor}: relative change", c.relative_change, "0", a.other),),
                 "Freeze embed_tokens; or make sure that the engine loads the draft's own.",
                 "weights(next_epoch, against=this) shows it unchanged; replay with either embedding.",
@@ -129,7 +129,7 @@ def _scaled(a: Against, moved: list[TensorChange]) -> Iterator[Finding]:
             f"Multiplied by a number since {a.other}, and otherwise the same: {_listed(scaled)}",
             "Training does not do that; a conversion that folds a norm or a scale into a weight does, and must then leave that norm out.",
             tuple(Evidence(f"{c.tensor}: factor", c.scale, "1", a.other) for c in scaled[:4]),
-            "Look for the scale in the converter, and whether the engine applies it once more.",
+            "Look for the scale in the converter, and check whether the engine applies it again.",
             "replay both checkpoints.",
         )
 

@@ -117,7 +117,7 @@ def replaced_head(audit: Audit) -> Finding | None:
     return Finding(
         "FM-07",
         Severity.ERROR if own else Severity.WARNING,
-        "the config gives the draft's own head away" if fatal else "the draft's own head is replaced by the target's",
+        "the config discards the draft's own head" if fatal else "the draft's own head is replaced by the target's",
         "Without a draft_vocab_size the engine makes a head for the whole vocabulary, or borrows the target's; "
         + ("this one does not fit it, and start-up ends. " if fatal else "the one in the file is loaded and thrown away. ")
         + ("It has fewer rows than the target's, so it was trained." if own else "That is right only if it is a copy of the target's."),
@@ -139,7 +139,7 @@ def replaced_embedding(audit: Audit) -> Finding | None:
         "FM-07",
         Severity.WARNING,
         "the draft's own embedding is replaced by the target's",
-        f"The embedding in the file is no copy: it was trained on from the target's. {audit.engine} {audit.engine_version} loads it and then "
+        f"The embedding in the file is not a copy: it was trained further from the target's. {audit.engine} {audit.engine_version} loads it and then "
         "shares the target's, whatever the file holds.",
         _compared(like, "1, where the target's may stand in for it"),
         "Serve with an engine that keeps what the file holds (vLLM since 0.11.1), or train with the target's embedding frozen.",
@@ -156,10 +156,10 @@ def stray_embedding(audit: Audit) -> Finding | None:
     return Finding(
         "FM-09",
         Severity.NOTE if harmless else Severity.ERROR,
-        "the embedding in the file has nothing of the target's",
+        "the embedding in the file is unrelated to the target's",
         "An exporter that leaves out the frozen embedding, builds a fresh model and loads it without strictness writes random numbers. "
         + (
-            f"{audit.engine} {audit.engine_version} puts the target's in its place, so that nothing is lost here."
+            f"{audit.engine} {audit.engine_version} puts the target's in its place, so nothing is lost here."
             if harmless
             else f"{audit.engine} {audit.engine_version} uses what the file holds."
         ),

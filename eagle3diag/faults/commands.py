@@ -58,7 +58,7 @@ def _unknown_options(case: Case) -> Finding | None:
         name = raw.partition(".")[0].replace("_", "-")
         if len(name) <= _ONE_LETTER or table.knows(name, version) is not False or table.knows(name.removeprefix("no-"), version) is True:
             continue
-        evidence.append(Evidence(f"--{name}", "no option of this version", _elsewhere(table, name), "launch command"))
+        evidence.append(Evidence(f"--{name}", "not an option of this version", _elsewhere(table, name), "launch command"))
     evidence += _unknown_fields(launch, version)
     if not evidence:
         return None
@@ -78,7 +78,7 @@ def _unknown_fields(launch: Launch, version: Version) -> list[Evidence]:
         return []
     table = options_vllm.CONFIG
     return [
-        Evidence(f'"{name}" in --speculative-config', "no field of this version", _elsewhere(table, name), "launch command")
+        Evidence(f'"{name}" in --speculative-config', "not a field of this version", _elsewhere(table, name), "launch command")
         for name in launch.speculative
         if table.knows(name, version) is False
     ]
@@ -124,7 +124,7 @@ def _unread(case: Case) -> Finding | None:
         "C0",
         Severity.NOTE,
         "the command takes options from a file that was not given",
-        "What stands there is not known here.",
+        "Its contents are not known here.",
         tuple(Evidence("file of options", name, None, "launch command") for name in case.launch.unread),
         "Put the file beside the file that holds the command, and pass that file as --launch.",
     )
@@ -172,7 +172,7 @@ def _long_context(case: Case) -> Finding | None:
         f"the server takes {length:.0f} tokens of context, the draft was made for {limit}",
         "With SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN the draft's limit is overwritten: beyond it the draft works outside what it has seen."
         if allowed
-        else "SGLang ends the start here, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 overwrites the draft's limit.",
+        else "SGLang refuses to start here, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 overwrites the draft's limit.",
         (
             Evidence("--context-length", int(length), f"at most {limit}", "launch command"),
             Evidence("max_position_embeddings", limit, None, "config"),
@@ -239,7 +239,7 @@ def _same_as_target(case: Case) -> Finding | None:
         Severity.ERROR,
         "the target is given as its own draft",
         "An EAGLE-3 head is a checkpoint of its own.",
-        (Evidence("draft", launch.draft_path, "another path than the target's", "launch command"),),
+        (Evidence("draft", launch.draft_path, "a path other than the target's", "launch command"),),
         "Name the draft's checkpoint.",
         "Measure the accept length again.",
     )

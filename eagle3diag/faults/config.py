@@ -109,7 +109,7 @@ def inherited_quantisation(audit: Audit) -> Finding | None:
         "FM-23",
         Severity.ERROR,
         f"the draft's config carries a {facts.config.quantization} quantisation that its weights do not have",
-        "It is the target's, copied along. An engine then looks for scales that are not there, or reads plain weights as codes.",
+        "It was copied from the target's config. An engine then looks for scales that are not there, or reads plain weights as codes.",
         (
             Evidence("quantization_config", facts.config.quantization, "absent", "config"),
             Evidence("dtypes of the weights", ", ".join(sorted({t.dtype for t in facts.tensors.values()})), None, "checkpoint"),
@@ -139,7 +139,7 @@ def codes_without_scale(audit: Audit) -> Finding | None:
     return Finding(
         "FM-78",
         Severity.ERROR,
-        f"{len(lost)} weights are codes ({facts.tensors[lost[0]].dtype}) that nothing tells how to read",
+        f"{len(lost)} weights are codes ({facts.tensors[lost[0]].dtype}) that nothing says how to decode",
         "A quantised weight needs its scale in the file and its scheme in quantization_config; a conversion dropped one of them.",
         (
             Evidence("for example", lost[0], None, "checkpoint"),
@@ -161,10 +161,10 @@ def rotated_target(audit: Audit) -> Finding | None:
         Severity.WARNING,
         "the target's quantisation rotates its residual stream, which the draft reads",
         "QuaRot, SpinQuant and their kin store the target in another basis. Its text is right, and its hidden states are not those that the "
-        "draft was trained on, unless fc was turned along.",
+        "draft was trained on, unless fc was rotated too.",
         (
             Evidence("quantization_config", target.quantization or "", None, "target's config"),
-            Evidence("the word that tells", target.rotated, "none", "target's config"),
+            Evidence("the word that says so", target.rotated, "none", "target's config"),
         ),
         "Fold the rotation into each column block of fc (and into the embedding, where it is shared), or train on this target's states.",
         "compare(train, live): the Gram matrices must agree and the cosine must be near one.",
@@ -179,7 +179,7 @@ def aux_ids(audit: Audit) -> Finding | None:
     n = facts.target.n_layers if facts.target else None
     evidence = []
     if outside := [b for b in ids if b < 0 or (n is not None and b > n)]:
-        evidence.append(Evidence("boundaries outside of the target", str(outside), f"0 to {n if n is not None else 'n_layers'}", "config"))
+        evidence.append(Evidence("boundaries outside the target", str(outside), f"0 to {n if n is not None else 'n_layers'}", "config"))
     if len(set(ids)) < len(ids):
         evidence.append(Evidence("boundaries", str(list(ids)), "distinct: engines capture each once", "config"))
     if 0 in ids and lost_layer(audit) is None:

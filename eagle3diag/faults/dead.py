@@ -30,7 +30,7 @@ def _nonfinite(report: WeightReport) -> Iterator[Finding]:
             "K3",
             Severity.ERROR,
             f"NaN or infinite weights in {names_of(nonfinite)}",
-            "One such entry makes every logit of the draft non-finite: nothing is accepted, or one token is repeated for ever.",
+            "One such entry makes every logit of the draft non-finite: nothing is accepted, or one token is repeated forever.",
             tuple(Evidence(f"{t.name}: non-finite entries of {t.size}", t.nonfinite, "0", t.checkpoint_name) for t in nonfinite),
             "Export again from the last checkpoint whose loss was finite; look for an overflow in a float16 conversion.",
             "weights() counts 0 non-finite entries.",
@@ -57,7 +57,7 @@ def _zero(report: WeightReport) -> Iterator[Finding]:
             "FM-22",
             Severity.WARNING,
             f"All-zero norm weights: {names_of(norms)}",
-            "A norm that multiplies by its weight outputs zero. Only where it multiplies by 1 + weight (Gemma) is zero a plain start.",
+            "A norm that multiplies by its weight outputs zero. Zero is a normal start only where it multiplies by 1 + weight (Gemma).",
             tuple(Evidence(f"{t.name}: largest absolute entry", t.max_abs, "about 1", t.checkpoint_name) for t in norms),
             "Check the architecture in the config; export again when it is not a 1 + weight one.",
             "replay with the exported norms.",
@@ -119,7 +119,7 @@ def weak_blocks(report: WeightReport) -> Iterator[Finding]:
             "FM-22",
             Severity.ERROR if zero else Severity.WARNING,
             f"fc {'does not read' if zero else 'hardly reads'} {which}",
-            "The columns of this state are nearly zero beside the others'. A lost shard does that; "
+            "The columns of this state are nearly zero compared with the others'. A lost shard does that; "
             "so does training on a dump in which the state was zero.",
             tuple(
                 Evidence(f"{t.name}: Frobenius norm of block {b.block}", b.frobenius, f">= {WEAK_BLOCK:g} x {top:.4g}", t.checkpoint_name)

@@ -23,11 +23,11 @@ def otherwise(c: Comparison, unlike: tuple[Evidence, ...]) -> Finding | None:
         f"the engine captures boundaries {seen} where the draft was trained on {wanted}" + (": each is off by one" if by_one else ""),
         "Ids of layer outputs, ids of layer inputs and indices of hidden_states differ by one; one side's ids were read in the other's convention."
         if by_one
-        else "Without ids that it can read an engine takes its default (2, n//2, n-3); ids at a place it does not look at count as none.",
+        else "Without readable ids an engine takes its default (2, n//2, n-3); ids in a place that it does not read count as none.",
         (Evidence("boundaries that the live dump declares", seen, wanted, "manifests"), *unlike),
         "Write the ids in the engine's convention. SGLang reads eagle_config.eagle_aux_hidden_state_layer_ids as output ids, boundary - 1: "
         f"[{', '.join(str(b - 1) for b in trained)}]; vLLM reads boundaries: [{wanted}].",
-        "Capture again: compare() must find the trained states. What this fault costs, eagle3diag diagnose says: it can be little.",
+        "Capture again: compare() must find the trained states. eagle3diag diagnose says what this fault costs: it can be little.",
     )
 
 
@@ -38,7 +38,7 @@ def same_bits(c: Comparison) -> Finding | None:
     return Finding(
         "D2",
         Severity.NOTE,
-        "live is train bit for bit: was one dump given twice?",
+        "live equals train bit for bit: was one dump given twice?",
         "An engine and a trainer round differently. Only one program on one machine gives the same bits twice.",
         tuple(
             Evidence(f"block {b.block}: relative difference", b.relative_error, "0.001 to 0.02 between two programs", "compare")

@@ -68,8 +68,8 @@ def shapes_end_start(audit: Audit) -> Finding | None:
     return Finding(
         "FM-17" if fc else "K2",
         Severity.ERROR,
-        f"{audit.engine} {audit.engine_version} builds {wrong[0].canonical} in another shape than the file holds",
-        "The class sizes its parameters from other fields of the config than the trainer wrote, and start-up ends with a shape error."
+        f"{audit.engine} {audit.engine_version} builds {wrong[0].canonical} with a shape other than the file's",
+        "The class sizes its parameters from config fields other than those that the trainer wrote, and start-up ends with a shape error."
         + (" fc is sized from num_aux_hidden_states, else from eagle_config's ids, else three states." if fc else ""),
         tuple(Evidence(load.name, str(list(load.shape or ())), load.note, "audit") for load in wrong[:8]),
         "Add num_aux_hidden_states to the config." if fc else "Use a config that this version reads; see the fields above.",
@@ -122,7 +122,7 @@ def unserved_field(audit: Audit) -> Finding | None:
     names = " and ".join(u.field for u in audit.unserved)
     effect = {
         "FM-46": "The draft is fed back its state before the last norm where it was trained on the normed one: right first drafts, wrong later ones.",
-        "FM-47": "The residual is the fused state, where it was trained as the normed one: already the first draft is off.",
+        "FM-47": "The residual is the fused state, where it was trained as the normed one: the first draft is already off.",
     }
     return Finding(
         first.fault,

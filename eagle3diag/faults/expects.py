@@ -67,16 +67,16 @@ def _expected(r: FcReading, best: Feeding) -> Finding:
     title = (
         f"fc expects the states of this dump in another order: {best.name.removeprefix('order ')}"
         if ordered
-        else f"fc expects its states otherwise than this dump holds them: {best.name}"
+        else f"fc expects its states in another form than this dump's: {best.name}"
     )
     return Finding(
         fault,
         Severity.WARNING,
         title,
         "Training leaves a trace of its inputs in fc: real features pass it with more energy than unrelated ones, and only in the place and form "
-        "in which training saw them. Fed so, these weights respond more strongly than to the dump as it is.",
+        "in which training saw them. Fed that way, these weights respond more strongly than to the dump as it is.",
         tuple(_numbers(r, best)),
-        "Feed the states so, or find out which of the two, dump or trainer, has them otherwise."
+        "Feed the states in that form, or find out whether the dump or the trainer is wrong."
         if not ordered
         else "Concatenate the states in this order in the engine's config, or train on the order that the engine has.",
         "weights(draft, dump=...) names the dump as it is; then replay both.",
@@ -90,7 +90,7 @@ def _as_it_is(r: FcReading) -> Finding:
         f"Of {len(r.hypotheses) - 1} other ways of feeding fc, {len(lost)} fit these weights worse by more than {SURE:g} standard errors."
     )
     if open_ones:
-        because += f" Not told apart from the dump as it is: {', '.join(open_ones)}."
+        because += f" Not distinguishable from the dump as it is: {', '.join(open_ones)}."
     nearest = min(lost, key=lambda h: h.gain_drop, default=None)
     return Finding(
         "K4",
@@ -111,5 +111,5 @@ def _numbers(r: FcReading, other: Feeding) -> Iterator[Evidence]:
         "difference in standard errors", _z(other.gain_drop, other.gain_drop_error) or 0.0, f"beyond {SURE:g} to be told", r.dump
     )
     if other.behind is not None and base.behind is not None:
-        yield Evidence("gain of q, k and v behind it, dump as it is", base.behind, "1 by chance", r.dump)
-        yield Evidence(f"gain of q, k and v behind it, {other.name}", other.behind, None, r.dump)
+        yield Evidence("gain of q, k and v after it, dump as it is", base.behind, "1 by chance", r.dump)
+        yield Evidence(f"gain of q, k and v after it, {other.name}", other.behind, None, r.dump)

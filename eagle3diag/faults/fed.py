@@ -29,7 +29,7 @@ def shifted(case: Case) -> Iterator[Change]:
         if seen is not None and moved != seen:  # the live dump shows which way, if any
             continue
         if moved and set(moved) <= _stored(reference):
-            yield Change("FM-29", f"every state one boundary {word}", features=_states(reference, moved))
+            yield Change("FM-29", f"every state one boundary {word}", features=states_of(reference, moved))
 
 
 def other_layers(case: Case) -> Iterator[Change]:
@@ -40,7 +40,7 @@ def other_layers(case: Case) -> Iterator[Change]:
     wanted = _seen(case) or default_boundaries(case.train.target.n_layers)
     shifts = {tuple(b + s for b in declared) for s in (-1, 0, 1)}
     if reference and len(wanted) == len(declared) and wanted not in shifts and set(wanted) - {-1} <= _stored(reference):
-        yield Change("FM-28", f"boundaries {', '.join(map(str, wanted))} instead", features=_states(reference, wanted))
+        yield Change("FM-28", f"boundaries {', '.join(map(str, wanted))} instead", features=states_of(reference, wanted))
 
 
 def reordered(case: Case) -> Iterator[Change]:
@@ -62,19 +62,33 @@ def as_live(fault: str, detect: Callable[[Case], Finding | None]) -> Callable[[C
         c = case.comparison
         if c is None or case.live is None or case.train is None or c.train.width != c.live.width or detect(case) is None:
             return
-        fed = _by_ids(case.live)
+        fed = by_ids(case.live)
         if _all_in(case.train, fed):
             yield Change(fault, "rows as in the live dump", features=lambda record, _: fed[_ids(record)].features)
 
     return changes
 
 
+def by_ids(states: HiddenStates) -> ByIds:
+    """The records of a dump by their token ids."""
+    return {_ids(record): record for record in states}
+
+
+def states_of(reference: ByIds, boundaries: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
+    """Features of ``boundaries`` for the same record of the reference; -1 is the final normed state."""
+
+    def features(record: Record, fed: Tensor) -> Tensor:
+        known = reference.get(_ids(record))
+        if known is None:
+            return fed
+        parts = [known.final if b == -1 else known.state(b) for b in boundaries]
+        return torch.cat([p for p in parts if p is not None], -1)[: len(fed)]
+
+    return features
+
+
 def _ids(record: Record) -> tuple[int, ...]:
     return tuple(record.input_ids.tolist())
-
-
-def _by_ids(states: HiddenStates) -> ByIds:
-    return {_ids(record): record for record in states}
 
 
 def _all_in(states: HiddenStates, known: ByIds) -> bool:
@@ -86,26 +100,13 @@ def _reference(case: Case) -> ByIds:
     """The records of the reference; none unless every training record is among them."""
     if case.reference is None or case.train is None:
         return {}
-    known = _by_ids(case.reference)
+    known = by_ids(case.reference)
     return known if _all_in(case.train, known) else {}
 
 
 def _stored(reference: ByIds) -> set[int]:
     """The boundaries that the reference holds."""
     return set(next(iter(reference.values())).boundaries) if reference else set()
-
-
-def _states(reference: ByIds, boundaries: tuple[int, ...]) -> Callable[[Record, Tensor], Tensor]:
-    """Features of ``boundaries`` for the same record of the reference; -1 is the final normed state."""
-
-    def features(record: Record, fed: Tensor) -> Tensor:
-        known = reference.get(_ids(record))
-        if known is None:
-            return fed
-        parts = [known.final if b == -1 else known.state(b) for b in boundaries]
-        return torch.cat([p for p in parts if p is not None], -1)[: len(fed)]
-
-    return features
 
 
 def _seen(case: Case) -> tuple[int, ...] | None:

@@ -15,8 +15,8 @@ def other_kind(audit: Audit) -> Finding | None:
     return Finding(
         "C1",
         Severity.WARNING,
-        f"no EAGLE-3 draft: this is {KIND_WORDS[kind]}"[:200],
-        "None of the checks of an EAGLE-3 draft apply to it, so none was made.",
+        f"not an EAGLE-3 draft: this is {KIND_WORDS[kind]}"[:200],
+        "None of the checks of an EAGLE-3 draft apply to it, so none was run.",
         (
             Evidence("kind", kind, "eagle3", "checkpoint"),
             Evidence("grounds", audit.assumed[0] if audit.assumed else "", None, "checkpoint"),
@@ -73,7 +73,7 @@ def broken_small(audit: Audit) -> Finding | None:
         f"{'NaN or infinite' if broken else 'all-zero'} entries in {', '.join(t.name for t in (broken or dead)[:4])}",
         "One such entry makes every logit of the draft non-finite."
         if broken
-        else "A norm that multiplies by its weight outputs zero. Only where it multiplies by 1 + weight (Gemma) is zero a plain start.",
+        else "A norm that multiplies by its weight outputs zero. Zero is a normal start only where it multiplies by 1 + weight (Gemma).",
         tuple(Evidence(f"{t.name}: non-finite entries", t.nonfinite, f"0 of {t.size}", "checkpoint") for t in broken[:8])
         + tuple(Evidence(f"{t.name}: entries that are not zero", 0, f"about {t.size}", "checkpoint") for t in dead[:8]),
         "Export again from the last checkpoint whose loss was finite; eagle3diag weights looks at the matrices too.",

@@ -51,7 +51,7 @@ def _eagle_flag(case: Case) -> Finding | None:
         Severity.ERROR,
         "EAGLE was named where EAGLE-3 is needed, so fc is skipped",
         "Only the exact string EAGLE3 arms the capture of aux states. Under EAGLE the draft gets the target's final state, one hidden size "
-        "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state by fc without a word.",
+        "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state around fc without a message.",
         tuple(evidence),
         'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Measure the accept length again; a second fault may have been hiding behind this one.",
@@ -89,7 +89,7 @@ def _named_only(case: Case, named: Evidence) -> Finding | None:
         "the draft is called EAGLE-3, and the server is started with EAGLE"
         if called
         else "the server is started with EAGLE, and next to nothing is accepted: is the draft an EAGLE-3 one?",
-        "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is passed by.",
+        "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is skipped.",
         (named, Evidence("draft", path or "not named", None, source)),
         'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
         "Give the draft too: the width of its fc decides.",

@@ -109,7 +109,7 @@ def _mean(name: str, mean: Mean) -> Evidence:
 _NAMED: dict[Kind, tuple[str, Severity, str, str, str]] = {
     "capture": (
         "FM-02", Severity.ERROR, "the target's class cannot hand out aux states",
-        "The engine's class of this target, or the wrapper around it, lacks the interface that EAGLE-3 needs.",
+        "The engine's class for this target, or the wrapper around it, lacks the interface that EAGLE-3 needs.",
         "Use an engine version whose class for this target supports EAGLE-3.",
     ),
     "numbers": (
@@ -132,7 +132,7 @@ def _named(log: LogSeries) -> Iterator[Finding]:
             "K1",
             Severity.WARNING if any(_DRAFTS_OWN.search(note.text) for note in dropped) else Severity.NOTE,
             "the loader says that weights were dropped",
-            "A weight without a place is left out; what should have had it keeps its random start.",
+            "A weight without a matching parameter is left out; the parameter that should have received it keeps its random start.",
             tuple(map(_quote, dropped)),
             "Rename the tensors to what this engine version expects.",
             "eagle3diag audit with the engine's version lists each of them.",
@@ -142,7 +142,7 @@ def _named(log: LogSeries) -> Iterator[Finding]:
         yield Finding(
             "FM-80",
             Severity.WARNING,
-            f"ranks disagree whether the draft has its own {' and '.join(both)}",
+            f"ranks disagree on whether the draft has its own {' and '.join(both)}",
             "Each rank compares its own part of the tensor with the target's; some share it, others keep theirs.",
             tuple(_quote(note) for note in log.notes if note.kind == "sharing"),
             "Leave the tensor out of the checkpoint, so that all ranks share the target's.",
@@ -241,7 +241,7 @@ def _other_version(case: Case) -> Finding | None:
     return Finding(
         "C0",
         Severity.NOTE,
-        f"the log is not of SGLang {version}: its accept rate is of another kind",
+        f"the log is not from SGLang {version}: its accept rate is of another kind",
         "Each version has its own definition, and arithmetic tells which one was printed.",
         (
             Evidence("accept rate, kind", log.rate_kind, f"{expected} in {version}", "log"),

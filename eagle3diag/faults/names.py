@@ -100,8 +100,8 @@ def map_ends_start(audit: Audit) -> Finding | None:
     return Finding(
         "K1",
         Severity.ERROR,
-        f"{audit.engine} {audit.engine_version} ends with an AttributeError for want of d2t",
-        "The draft speaks the whole vocabulary, so no map is needed; this version looks for one without asking whether there is one.",
+        f"{audit.engine} {audit.engine_version} ends with an AttributeError because there is no d2t",
+        "The draft speaks the whole vocabulary, so no map is needed; this version reads one without checking that there is one.",
         (Evidence("d2t", "missing", f"[{audit.vocab_size}] zeros", "checkpoint"),),
         "Upgrade, or add a d2t of zeros: eagle3diag convert does it in a copy.",
         "`eagle3diag audit` must list d2t as loaded.",

@@ -75,9 +75,9 @@ def misread(c: DumpCheck) -> Finding | None:
             "H6",
             Severity.ERROR,
             f"the states predict the token at {best.shift:+d}, not the next one: ids and states are shifted by {1 - best.shift:+d}",
-            "input_ids of this dump are those of other rows than its states.",
+            "the input_ids of this dump belong to other rows than its states.",
             evidence,
-            "Store unshifted ids, or say the shift to the trainer.",
+            "Store unshifted ids, or tell the trainer the shift.",
             "check_dump() must find its best agreement at +1.",
         )
     raw = best.form == "after the norm"
@@ -124,7 +124,7 @@ def ranks_differ(c: DumpCheck) -> Finding | None:
         "Every rank of the target's tensor parallelism has the whole residual stream. States that differ were read before the all-reduce "
         "(partial sums, FM-37), or the ranks cut or padded the rows in different ways (FM-39).",
         tuple(Evidence(f"{r.name}: tokens whose states differ", r.differing, f"0 of {r.tokens}", "dumps of two ranks") for r in off),
-        "Read the stream behind the all-reduce: upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
+        "Read the stream after the all-reduce: upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
         "Record again with --ranks all: check_dump() must count none.",
     )
 
@@ -138,7 +138,7 @@ def unpredicted(c: DumpCheck) -> Finding | None:
         "D0",
         Severity.WARNING,
         "the last states do not predict the recorded tokens, however they are read",
-        "They belong to other tokens or to another target (another revision, a quantised or rotated one), or are no last states at all.",
+        "They belong to other tokens or to another target (another revision, a quantised or rotated one), or are not last states at all.",
         (
             Evidence(
                 f"best reading ({best.part} {best.form}, token {best.shift:+d}): agreement",

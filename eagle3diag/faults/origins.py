@@ -131,9 +131,9 @@ def partial_sums(c: Comparison) -> Finding | None:
         "FM-37",
         Severity.ERROR,
         f"live block {', '.join(str(o.block) for o in parts)} holds {parts[0].best.factor:.2f} of what its last layer adds",
-        "With tensor parallelism and a fused all-reduce the output of a layer is still the sum of one rank when the hook reads it.",
+        "With tensor parallelism and a fused all-reduce the output of a layer is still one rank's partial sum when the hook reads it.",
         tuple(_evidence(c, o) for o in parts),
-        "Read the residual behind the reduction, upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
+        "Read the residual after the reduction, upgrade (SGLang 0.5.14 has it), or turn the fused all-reduce off.",
         "Capture with one rank: compare() must then find the trained states.",
     )
 

@@ -51,8 +51,8 @@ def repacked(order: Callable[[int, int], Tensor]) -> Callable[[Net], Net]:
 
 #: What the file was made from, and the order that undoes it.
 _ORDERS: tuple[tuple[str, Callable[[int, int], Tensor]], ...] = (
-    ("one kind after another, and was read group by group", by_group),
-    ("group by group, and was read one kind after another", lambda heads, kv_heads: by_group(heads, kv_heads).argsort()),
+    ("one kind after another, and read group by group", by_group),
+    ("group by group, and read one kind after another", lambda heads, kv_heads: by_group(heads, kv_heads).argsort()),
 )
 
 
@@ -67,8 +67,8 @@ def _packed(case: Case) -> Finding | None:
     return Finding(
         "FM-19",
         Severity.ERROR,
-        f"q, k and v hold each other's heads: what was packed was packed {words}",
-        "Shapes agree in either order, so that nothing fails; every head then computes with another's weights. The trainer's loss is computed "
+        f"q, k and v hold each other's heads: they were packed {words}",
+        "Shapes agree in either order, so nothing fails; every head then computes with another's weights. The trainer's loss is computed "
         "with the packed projection and does not notice.",
         (
             Evidence("accept length with the file's order", case.healthy.accept_length, None, "replay"),

@@ -39,8 +39,8 @@ def _company(probe: Probe) -> Finding | None:
     return Finding(
         "FM-74",
         Severity.WARNING,
-        f"{probe.strangers} requests of others ended during the probe, and are in its counts",
-        "vLLM counts drafts for the whole server, so these numbers are not of the probe's prompts alone.",
+        f"{probe.strangers} other requests ended during the probe and are in its counts",
+        "vLLM counts drafts for the whole server, so these numbers are not those of the probe's prompts alone.",
         (
             Evidence("requests sent", len(probe.answers), None, "probe"),
             Evidence("requests that ended", len(probe.answers) + probe.strangers, str(len(probe.answers)), "/metrics"),

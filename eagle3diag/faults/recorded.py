@@ -18,7 +18,7 @@ def _silent_hooks(case: Case) -> Finding | None:
         Severity.WARNING,
         "The recording holds prompts only: no hook fired in any round",
         "Replayed CUDA graphs run no Python, so a hook sees eager prefills at most. What the draft was fed after the prompts is not in the "
-        "dump. Only where every request asked for one token is that all there was.",
+        "dump. That is complete only if every request asked for a single token.",
         (
             Evidence("prefills seen", missed, None, "live dump"),
             Evidence("rounds seen (verify or decode)", 0, "about one per accepted run of tokens", "live dump"),

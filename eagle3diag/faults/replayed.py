@@ -28,7 +28,7 @@ def judge_replay(replay: Replay) -> Iterator[Finding]:
         "the draft is not accepted even in the replay, where no engine takes part",
         "So it is not the launch command: it is the draft (weights that were never trained, a wrong vocabulary map) or the dump (states of "
         "another target, of other boundaries or in another order than the draft was trained on)."
-        + (" The map of the vocabulary is the first suspect: most of what the target says is outside of it." if unsaid else ""),
+        + (" The map of the vocabulary is the first suspect: most of what the target says is outside it." if unsaid else ""),
         tuple(evidence),
         "eagle3diag audit and eagle3diag weights look at the draft, eagle3diag check at the dump. A dump of the draft's own training tells "
         "the two apart.",

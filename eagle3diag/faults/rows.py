@@ -70,7 +70,7 @@ def drift(c: Comparison) -> Finding | None:
         "FM-42" if fp8 else "FM-41",
         # what an 8-bit target does to its states costs little where it was measured (z-lab/dflash#152, speculators#461)
         Severity.WARNING if worst < 0.9 else Severity.NOTE,
-        f"the right states, but further off than bf16 rounds{': as far as 8-bit numbers would' if fp8 else ''}",
+        f"the right states, but with a larger error than bf16 rounding{': as large as 8-bit numbers would give' if fp8 else ''}",
         "Every block is the declared one, with an error that rounding does not explain: a quantised target, or kernels of low precision "
         "whose error grows from layer to layer.",
         tuple(Evidence(f"block {b.block}: standardised cosine", b.standardised.median, "at least 0.99", "compare") for b in off)
@@ -161,7 +161,7 @@ def falls(c: Comparison) -> Finding | None:
         "H12",
         Severity.WARNING if far > FALLS_FAR else Severity.NOTE,
         "train and live agree at the beginning and part along the context",
-        "A rope base or scaling, an attention window, or a prefix cache that differs between the two sides shows like this.",
+        "A rope base or scaling, an attention window, or a prefix cache that differs between the two sides looks like this.",
         tuple(
             Evidence(
                 f"block {b.block}: cosine from token {o[-1].first} on",

@@ -55,7 +55,7 @@ def symptoms(case: Case) -> Iterator[Finding]:
         "M1",
         Severity.NOTE if few else Severity.WARNING,
         f"{'nothing' if length <= NOTHING_ACCEPTED else 'next to nothing'} is accepted, and the evidence given does not say why",
-        "Nearly every round yields the target's own token only. The usual causes: EAGLE named for EAGLE3, names dropped at load, a lost "
+        "Nearly every round yields the target's own token only. The usual causes: EAGLE named instead of EAGLE3, names dropped at load, a lost "
         "vocabulary map, wrong layers." + (f" But {seen.rounds} rounds are few." if few else ""),
         tuple(evidence),
         "Give more of the evidence: the draft, the target, the launch command, a dump from training.",
@@ -79,7 +79,7 @@ def _identities(seen: Acceptance) -> Iterator[Finding]:
         yield Finding(
             "FM-74",
             Severity.WARNING,
-            "the numbers contradict each other: they are not of one definition, or not of one window",
+            "the numbers contradict each other: they follow different definitions, or come from different windows",
             "Accept length is 1 + the sum of the unconditional per-position rates, which never rise; vLLM's V0 engine counted drafts after a "
             "wrong one, and conditional rates do not add up.",
             tuple(wrong),
@@ -99,8 +99,8 @@ def _cliff(seen: Acceptance) -> Iterator[Finding]:
         "FM-46",
         Severity.WARNING,
         f"the first draft is accepted ({seen.p[0]:.0%}), those after it are not ({second / first:.0%} of them)",
-        "What feeds the first draft is right, so target features, names and map are; what goes wrong is what the draft hands to itself: the "
-        "state carried on (normed or not), its position, its cache, or a training of one step only (FM-49, FM-50, FM-69).",
+        "What feeds the first draft is right, so target features, names and map are right too; what goes wrong is what the draft passes to itself: the "
+        "state carried on (normed or not), its position, its cache, or training on one step only (FM-49, FM-50, FM-69).",
         tuple(Evidence(f"c_{i}", round(c, 3), f"near {seen.p[0]:.2f}" if i > 1 else None, "counts") for i, c in enumerate(seen.c, 1)),
         "Check norm_output, the engine's version for known faults of draft positions, and how many steps the draft was trained for.",
         "eagle3diag replay: the first step at which its curve and the server's part is where the fault acts.",

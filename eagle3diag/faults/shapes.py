@@ -7,7 +7,7 @@ from eagle3diag.audit.checks import padded
 from eagle3diag.faults.base import in_files
 from eagle3diag.findings import Evidence, Finding, Severity
 
-_SHAPES = "`eagle3diag audit` must list no shape."
+_SHAPES = "`eagle3diag audit` must list no shape error."
 
 
 def fc_width(audit: Audit) -> Finding | None:
@@ -34,7 +34,7 @@ def fc_width(audit: Audit) -> Finding | None:
             Evidence("aux layer ids in the config", len(ids) if ids else 0, f"{taken:g}", "config"),
             Evidence("num_aux_hidden_states", said if said is not None else "absent", f"{taken:g}", "config"),
         ),
-        f"Set target_hidden_size to the target's hidden size: {width} is no multiple of {audit.target_hidden_size}."
+        f"Set target_hidden_size to the target's hidden size: {width} is not a multiple of {audit.target_hidden_size}."
         if taken != int(taken)
         else f"List the {taken:g} layers that the draft was trained on in eagle_config.eagle_aux_hidden_state_layer_ids, and set "
         f"num_aux_hidden_states to {taken:g}.",
@@ -110,7 +110,7 @@ def attention_geometry(audit: Audit) -> Finding | None:
         "FM-18",
         Severity.ERROR,
         f"the attention projections have {name} {value}, the config gives {stated}",
-        "Where head_dim is absent, engines divide hidden_size by the number of heads; Qwen3-4B and others do not have it so. The projections "
+        "Where head_dim is absent, engines divide hidden_size by the number of heads; Qwen3-4B and others differ. The projections "
         "then do not fit at load, or are cut into wrong heads.",
         (Evidence(name, stated, str(value), "config"), *_evidence(shapes)),
         f"Set {nested}{name} to {value}.",

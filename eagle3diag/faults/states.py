@@ -22,7 +22,7 @@ def wrong_order(c: Comparison) -> Finding | None:
     return Finding(
         "FM-33",
         Severity.ERROR,
-        "the aux states reach the draft in another order than it was trained with",
+        "the aux states reach the draft in a different order from training",
         f"Each live block is one of the trained ones, but they come as {', '.join(names)}: fc applies each block's columns to another state.",
         tuple(
             Evidence(
@@ -90,8 +90,8 @@ def no_boundary(c: Comparison) -> Finding | None:
     return Finding(
         "FM-31",
         Severity.ERROR,
-        f"{len(nowhere)} of {len(c.blocks)} captured states are no boundary of the target",
-        "They are alike to several and equal to none, in no form that was tried: the engine reads the stream at another point (inside a block, "
+        f"{len(nowhere)} of {len(c.blocks)} captured states match no boundary of the target",
+        "They resemble several and equal none, in any form that was tried: the engine reads the stream at another point (inside a block, "
         "one of several streams, a sum of blocks) than the trainer did.",
         _fits(c, found),
         "Mirror the trainer's definition of the state in the engine, or capture the training data with the engine.",
@@ -121,7 +121,7 @@ def _off_by_one(c: Comparison, found: tuple[tuple[int, float, float], ...], shif
         _fits(c, found),
         "Write the ids in the engine's convention: SGLang wants eagle_config.eagle_aux_hidden_state_layer_ids as output ids, boundary - 1: "
         f"[{', '.join(str(b - 1) for b in c.train.boundaries)}].",
-        "compare() with the reference must name the declared boundaries. What this fault costs, the counterfactual says: it can be little.",
+        "compare() with the reference must name the declared boundaries. The counterfactual says what this fault costs: it can be little.",
     )
 
 
@@ -131,7 +131,7 @@ def _other_set(c: Comparison, found: tuple[tuple[int, float, float], ...]) -> Fi
         "FM-28",
         Severity.ERROR,
         f"the engine captures boundaries {seen} where the draft was trained on {', '.join(map(str, c.train.boundaries))}",
-        "Without ids that it can read an engine takes its default (2, n//2, n-3); ids at a place it does not look at count as none.",
+        "Without readable ids an engine takes its default (2, n//2, n-3); ids in a place that it does not read count as none.",
         _fits(c, found),
         f"Put eagle_aux_hidden_state_layer_ids [{', '.join(str(b - 1) for b in c.train.boundaries)}] (output ids) into the draft's eagle_config.",
         "compare() with the reference must name the declared boundaries.",

@@ -40,23 +40,23 @@ def _untrained(report: WeightReport) -> Iterator[Finding]:
                 f"Still at the initialisation: {names_of([t for t, _ in initial])}",
                 f"By every test these are fresh random numbers: the law and scale of the start, {spectra}, "
                 "and rows, columns and blocks of equal norm. Std alone would not say so; all of them together say that they were never "
-                "trained, or by less than can be seen.",
+                "trained, or by less than can be detected.",
                 _evidence(initial),
                 "Leave the embedding out of the export, or copy the target's."
                 if embedding
                 else "Save the object that was trained, not a fresh copy loaded with strict=False; check that the optimiser held these.",
-                "weights() on the new checkpoint shows values outside of the band; then replay to see what it was worth.",
+                "weights() on the new checkpoint shows values outside the band; then replay to see what it was worth.",
             )
         if noise:
             yield Finding(
                 "FM-09" if embedding else "K4",
                 Severity.WARNING,
                 f"Nothing learned is visible in {names_of([t for t, _ in noise])}",
-                "The entries are arranged like independent random numbers, although law or scale is that of no start we know: "
-                "a start that we do not know, a training of very few steps, or noise written by a conversion.",
+                "The entries are arranged like independent random numbers, although law or scale fits no known start: "
+                "an unknown start, very few training steps, or noise written by a conversion.",
                 _evidence(noise),
                 "Compare with the trainer's own copy, and with an earlier epoch: a tensor that never changes is not being trained.",
-                "weights() shows values outside of the band; then replay.",
+                "weights() shows values outside the band; then replay.",
             )
 
 
@@ -72,7 +72,7 @@ def _notes(report: WeightReport) -> Iterator[Finding]:
             "K4",
             Severity.NOTE,
             f"Looks fresh by its std but is trained: {names_of([t for t, _ in near])}",
-            "The mean of a projection is near zero before and after training, and a change that is small beside the start hardly "
+            "The mean of a projection is near zero before and after training, and a change that is small compared with the start hardly "
             "moves the std (it adds in squares: a change of 22 % moves it by 2.5 %). What was learned lies in few directions, so look "
             "at the singular values above the noise band and at the norms of rows and blocks. These say trained.",
             _evidence(near),
@@ -83,7 +83,7 @@ def _notes(report: WeightReport) -> Iterator[Finding]:
             "K4",
             Severity.NOTE,
             f"Went through {', '.join(sorted({v.quantised for _, v in quantised if v.quantised}))} and back: {names_of([t for t, _ in quantised])}",
-            "The entries lie on the grid of that format. A draft that was trained so loses nothing; one that was quantised afterwards loses "
+            "The entries lie on the grid of that format. A draft that was trained that way loses nothing; one that was quantised afterwards loses "
             "a little, which replay measures.",
             tuple(
                 Evidence(

@@ -88,7 +88,7 @@ class Verdict:
         if self.state == "initial":
             return f"at init ({self.null.name})" if self.null is not None else "at init"
         if self.state == "noise":
-            return f"moved by {self._size()}, in no direction" if self.update is not None else "no structure, no start that is known"
+            return f"moved by {self._size()}, in no direction" if self.update is not None else "no structure, no known start"
         if self.update is None:
             return "trained"
         return f"moved by {self._size()}" if self.update < MOVED else f"trained, moved by {self._size()}"
@@ -193,7 +193,7 @@ def _update(tensor: TensorWeights) -> tuple[float, float, float] | None:
     """Relative update and its range over the usual starts that the noise under the signal allows; None when it allows none.
 
     A small update of a uniform start is read from the entries beyond its bound; else from the std, which it raises in squares; and when it
-    does not stand out there, from the energy outside of the bulk.
+    does not stand out there, from the energy outside the bulk.
     """
     under = tensor.spectrum.bulk_std if tensor.spectrum else tensor.std
     found: list[tuple[float, float]] = []

@@ -109,12 +109,12 @@ def foreign_map(audit: Audit) -> Finding | None:
     return Finding(
         "FM-13",
         Severity.ERROR,
-        f"d2t and t2d are of different runs: {1 - m.agree_offset:.0%} of the draft's tokens are not marked in t2d",
+        f"d2t and t2d come from different runs: {1 - m.agree_offset:.0%} of the draft's tokens are not marked in t2d",
         "The head's rows mean what they meant in the run that trained them. A map that was made again, from other data or on resume, gives "
         "them other meanings; the trainer's accuracy uses the new map and does not notice.",
         (
             Evidence("draft ids whose target id is marked in t2d", m.agree_offset, "1", "d2t, t2d"),
-            Evidence("the same, had they nothing in common", (m.marked or 0) / max(1, audit.vocab_size), None, "t2d"),
+            Evidence("the same, if the two were unrelated", (m.marked or 0) / max(1, audit.vocab_size), None, "t2d"),
             Evidence(
                 "the same, d2t read as absolute ids", m.agree_absolute if m.agree_absolute is not None else "unknown", None, "d2t, t2d"
             ),
@@ -135,7 +135,7 @@ def head_of_another(audit: Audit) -> Finding | None:
     return Finding(
         "FM-13",
         Severity.ERROR,
-        "the head's rows are not of the tokens that d2t gives them",
+        "the head's rows are not those of the tokens that d2t names",
         "Each row was trained from the target's row of one token and still resembles it; d2t names another. The map was made again, from other "
         "data or on resume, after the head was.",
         (
@@ -160,7 +160,7 @@ def wrong_set(audit: Audit) -> Finding | None:
         Severity.WARNING,
         f"the draft vocabulary is the first {m.length} ids of the target's, not its most frequent tokens",
         "A default slice (t2d[:N] = True) was kept, or the corpus was too small to fill a map. Loss and accuracy are computed inside the slice "
-        "and look fine; every token outside of it ends the chain.",
+        "and look fine; every token outside it ends the chain.",
         (
             Evidence("target ids", f"0 to {m.length - 1}, in order", "spread over the vocabulary", "d2t"),
             Evidence("target vocabulary", audit.vocab_size, None, "config"),
@@ -193,9 +193,7 @@ def broken_ids(audit: Audit) -> Finding | None:
     return Finding(
         "K5",
         Severity.ERROR if serious else Severity.WARNING,
-        "d2t does not name one token of the target for every row of the head"
-        if serious
-        else "t2d marks another number of tokens than d2t has",
+        "d2t does not name one token of the target for every row of the head" if serious else "t2d does not mark as many tokens as d2t has",
         "An id outside the vocabulary ends in a device assert or in a garbage token, a repeated one loses another; bfloat16 and float16 cannot "
         "even hold ids above 256 and 2048 exactly."
         if serious
@@ -271,7 +269,7 @@ def larger_than_target(audit: Audit) -> Finding | None:
         "Every row of the head stands for a token of the target; there cannot be more of them.",
         (Evidence("draft_vocab_size", audit.draft_vocab_size, f"at most {audit.vocab_size}", "config"),),
         "Set draft_vocab_size to the rows of lm_head and vocab_size to the target's.",
-        "`eagle3diag audit` must list no shape.",
+        "`eagle3diag audit` must list no shape error.",
     )
 
 

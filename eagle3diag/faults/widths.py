@@ -65,14 +65,14 @@ def last_boundary(c: Comparison) -> Finding | None:
     return Finding(
         "FM-30",
         Severity.ERROR,
-        f"boundary {layers}, behind the last block, is {'not captured' if absent else f'replaced by boundary {layers - 1}'}",
-        "Engines that capture before each block never see the state behind the last one: its id counts for nothing, or was lowered by one to "
+        f"boundary {layers}, after the last block, is {'not captured' if absent else f'replaced by boundary {layers - 1}'}",
+        "Engines that capture before each block never see the state after the last one: its id counts for nothing, or was lowered by one to "
         "make the draft load. The final state after the norm is not that boundary either.",
         tuple(
             Evidence(f"{_name(c, i)}: best cosine among the live blocks", max(row), f"at least {MATCHES}", "compare")
             for i, row in enumerate(c.order)
         ),
-        "Capture behind the loop over the blocks, before the final norm; or train on boundaries below the last.",
+        "Capture after the loop over the blocks, before the final norm; or train on boundaries below the last.",
         f"compare() must find boundary {layers} among the live blocks.",
     )
 
@@ -121,9 +121,9 @@ def odd_width(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"the draft is fed {c.live.width_in_h:g} hidden sizes, it was trained on {c.train.width_in_h:g}"
         + (": all trained states are among them" if every else f"; {', '.join(names[i] for i in lost)} is missing" if lost else ""),
-        "The engine hands over the states of all layers where a few were trained on."
+        "The engine hands over the states of all layers; the draft was trained on a few."
         if every
-        else "Another number of aux states is captured than the draft was trained on (FM-17); the last boundary, layers of another pipeline "
+        else "The number of aux states captured is not the one that the draft was trained on (FM-17); the last boundary, layers of another pipeline "
         "stage, or double ids are what engines leave out (FM-30, FM-40).",
         (
             Evidence("live width", c.live.width, str(c.train.width), "compare"),

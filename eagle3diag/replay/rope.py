@@ -51,7 +51,7 @@ class Rope:
         except (ArithmeticError, ValueError, RuntimeError) as error:  # a logarithm of nothing, a number that no tensor holds
             raise UnreadableFile(f"RoPE scaling {kind!r} cannot be computed ({error})", where="config.json") from error
         if not (angles.isfinite().all() and math.isfinite(factor)):
-            raise UnreadableFile(f"RoPE scaling {kind!r} gives angles that are no numbers", where="config.json")
+            raise UnreadableFile(f"RoPE scaling {kind!r} gives angles that are not numbers", where="config.json")
         return angles, factor
 
     def turn(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> Notebook:
     except (ValueError, RecursionError):  # no UTF-8, no JSON, or nested without end
         raise UnreadableFile("is not JSON, or it is cut off", where=where, hint=_HINT) from None
     if not isinstance(found, dict) or found.get("nbformat") != 4 or not isinstance(found.get("cells"), list):
-        raise UnreadableFile("is no notebook of nbformat 4", where=where, hint=_HINT)
+        raise UnreadableFile("is not a notebook of nbformat 4", where=where, hint=_HINT)
     cells = tuple(_cell(cell, f"{where}: cell {n}") for n, cell in enumerate(found["cells"], 1))
     if not any(cell.outputs for cell in cells):
         raise UnreadableFile("holds no outputs", where=where, hint="run it and save it first")

@@ -57,7 +57,7 @@ def opened(body: Any, where: object) -> Result:
     """The result whose :meth:`~eagle3diag.findings.Result.to_dict` is ``body``. Raises :class:`UnreadableFile`, as :func:`load`."""
     kind = body.get("kind") if isinstance(body, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        found = f"of the unknown kind {kind!r:.60}" if isinstance(kind, str) else "no result of eagle3diag"
+        found = f"of the unknown kind {kind!r:.60}" if isinstance(kind, str) else "not a result of eagle3diag"
         raise UnreadableFile(f"is {found}", where=where, hint=f"{_HINT}; known are {', '.join(KINDS)}")
     hint = f"{_HINT} with this version"
     try:
@@ -75,7 +75,7 @@ def opened(body: Any, where: object) -> Result:
 def _json(text: str, path: Path) -> Any:
     inside = None if text.lstrip()[:1] == "{" else _INSIDE.search(text)
     if inside is None and "<html" in text[:2000].lower():
-        raise UnreadableFile("is a page without the numbers of a result: no report of ours, or cut off", where=path, hint=_HINT)
+        raise UnreadableFile("is a page without the numbers of a result: not one of our reports, or cut off", where=path, hint=_HINT)
     try:
         return json.loads(inside[1] if inside else text, parse_constant=_no_constant)
     except (ValueError, RecursionError):

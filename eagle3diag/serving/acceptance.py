@@ -258,7 +258,7 @@ def _read(path: Path) -> Any:
     """The JSON of a file, or the acceptance of a page of metrics."""
     if not kind(path):
         hint = "check the path; an accept length is a plain number, such as 1.03, and no rate"
-        raise UnreadableFile("is no accept length, and no file is there", where=path, hint=hint)
+        raise UnreadableFile("is not an accept length, and there is no such file", where=path, hint=hint)
     text = read_text(path, errors="replace")
     try:
         return json.loads(text)

@@ -143,7 +143,7 @@ class Server:
             case ssl.SSLError():
                 what, hint = f"no TLS here: {error.reason or 'the handshake failed'}", "is it http instead of https?"
             case TimeoutError():
-                what, hint = f"no whole answer to {path} within {self.timeout:g} s", "is it still starting? raise timeout"
+                what, hint = f"no complete answer to {path} within {self.timeout:g} s", "is it still starting? raise timeout"
             case ConnectionRefusedError():
                 what, hint = "the connection is refused", "is the server up, and is this its port?"
             case ConnectionResetError() | BrokenPipeError() | http.client.IncompleteRead():

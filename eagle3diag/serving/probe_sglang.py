@@ -67,7 +67,7 @@ def probe_sglang(server: Server, info: Mapping[str, Any], prompts: Prompts | Non
     rounds = sum(a.rounds or 0 for a in answers)
     if not rounds and launch.algorithm:
         raise UnusableServer(
-            "drafts, but its answers do not say how many rounds it took", where=server.url, hint="read its log: eagle3diag diagnose --log"
+            "drafts, but its answers do not say how many rounds they took", where=server.url, hint="read its log: eagle3diag diagnose --log"
         )
     exact = sum(histogram) == rounds > 0
     accepted = [a.accepted for a in answers]
@@ -91,7 +91,7 @@ def probe_sglang(server: Server, info: Mapping[str, Any], prompts: Prompts | Non
         untold.append("this version does not count accepted drafts by position: p is not known")
     if grown is None:
         untold.append(
-            "no /metrics here (--enable-metrics): requests of others meanwhile would not be seen; they change load, not these counts"
+            "no /metrics here (--enable-metrics): other requests in the meantime would not be seen; they change load, not these counts"
         )
     return Probe(
         server.url,

@@ -43,7 +43,7 @@ def probe_vllm(server: Server, version: str, prompts: Prompts | None, max_tokens
     strangers = None if grown.requests is None else max(0, grown.requests - len(answers))
     untold = [*limits(prompts, False), "vLLM does not show its launch options: pass them to diagnose with --launch or --log"]
     if strangers or (before.running or 0) > 0:
-        untold.append("others used the server meanwhile: the counters hold their rounds too")
+        untold.append("others used the server meanwhile: the counters include their rounds too")
     seen = Acceptance.from_metrics(grown, version)
     acceptance = replace(seen, tokens=sum(a.tokens for a in answers), distinct=distinct_of(answers))
     if seen.rounds is None:  # no counters of drafts at all: no draft is configured

@@ -26,7 +26,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
 class Origin:
     """The tensor of the target, of all that have the draft's shape and role, that a draft's tensor resembles most.
 
-    ``source`` is the target's name for it, ``layer`` its block (None outside of the blocks); ``part`` says which columns of the draft's
+    ``source`` is the target's name for it, ``layer`` its block (None outside the blocks); ``part`` says which columns of the draft's
     tensor were compared (``"columns H:"`` where it is twice as wide). ``relative_change`` is ``|draft - target| / |target|``, ``equal`` the
     share of entries that are the same number, ``cosine`` that of the flattened tensors (norm weights all have a high one). ``next_cosine``
     is the runner-up's, on 64 evenly spaced rows; None without one. ``candidates`` were looked at.

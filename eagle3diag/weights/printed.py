@@ -19,7 +19,7 @@ U(-a, a), and ``E[a]/2 <= sqrt(E[a^2])/2``. A sum of two independent ones is one
 class FromMoments:
     """What a printed std and abs mean say without the tensor, and what they cannot say.
 
-    ``excluded`` and ``possible`` name the initialisations whose std (and ``abs_mean / std``) do or do not lie outside of the figures'
+    ``excluded`` and ``possible`` name the initialisations whose std (and ``abs_mean / std``) do or do not lie outside the figures'
     own precision plus ``sigmas`` standard errors. ``above_unimodal``: ``abs_mean / std`` exceeds 0.8660 by more than that precision, so
     that neither a symmetric unimodal start nor one with an independent such update added gives these figures.
     ``band`` is where the singular values of pure noise of this std would lie; ``unknown`` lists what only the tensor tells.

@@ -1,4 +1,4 @@
-"""fc in the light of the states: what it reads of real features, what it ignores, and which order and norm of them its weights expect.
+"""fc tested on the states of the dump: what it reads of real features, what it ignores, and which order and norm of them its weights expect.
 
 Training leaves a trace of its inputs: every gradient of fc is a sum of outer products with the features it was fed, so that what it learned
 lies along the directions in which *those* features vary together. Real features therefore pass a trained fc with more energy than unrelated

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import chromium
@@ -28,15 +27,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page = notebook_page.page(notebook_file.read(case(path / "n.ipynb")), include_text=True)
     (path / "notebook.html").write_text(page, encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def tab(tmp_path: Path) -> Iterator[chromium.Tab]:
-    binary = chromium.find()
-    if binary is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with chromium.browser(binary, tmp_path / "profile") as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,15 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i, result in enumerate(reports.hostile()):
         result.to_html(path / f"hostile-{i}.html")
     return path
-
-
-@pytest.fixture
-def tab(tmp_path: Path) -> Iterator[chromium.Tab]:
-    binary = chromium.find()
-    if binary is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with chromium.browser(binary, tmp_path / "profile") as opened:
-        yield opened
 
 
 def offline(tab: chromium.Tab) -> list[str]:

@@ -26,13 +26,10 @@ SORTED = "document.querySelectorAll('.e3d button.sort').length > 0"
 
 
 @pytest.fixture
-def tab(tmp_path: Path) -> Iterator[chromium.Tab]:
-    binary = chromium.find()
-    if binary is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with chromium.browser(binary, tmp_path / "profile") as opened:
-        opened("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
-        yield opened
+def tab(tab: chromium.Tab) -> chromium.Tab:
+    """As wide as a desktop's."""
+    tab("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    return tab
 
 
 def notebook(path: Path) -> nbformat.NotebookNode:

@@ -56,7 +56,7 @@ def _record(tmp_path: Path, chain: Chain, draft: str = str(DRAFT)) -> tuple[dict
     return record(Recording(TARGET, draft, prompts, chain, limit=len(PROMPTS), max_new=32), out), out
 
 
-@pytest.mark.parametrize("chain", [Chain(), Chain(steps=3, topk=4, slots=8)], ids=["chain", "tree"])
+@pytest.mark.parametrize("chain", [Chain(), Chain(steps=3, topk=4, num_draft_tokens=8)], ids=["chain", "tree"])
 def test_eagle3_is_fed_the_configured_boundaries(tmp_path: Path, hidden_states: Any, chain: Chain) -> None:
     """Every row of prompt and answer, over accepted and rejected drafts: the same states within bf16 rounding, and fc ran each time.
 

@@ -59,7 +59,7 @@ def test_directions_meet_the_targets_vocabulary_beyond_chance(report: WeightRepo
 def test_the_dump_it_was_trained_on_fits_best(report: WeightReport) -> None:
     """Every order, the norm of each state and the final norm fit worse; only a norm over all states, which the draft's own hides, is open."""
     notes = [f for f in report.findings if f.title == "fc expects the states as this dump holds them"]
-    assert len(notes) == 1 and notes[0].because.endswith("Not told apart from the dump as it is: all states normed together.")
+    assert len(notes) == 1 and notes[0].because.endswith("Not distinguishable from the dump as it is: all states normed together.")
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 2, 0), (2, 0, 1)], ids=str)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import LIGHT, TARGET_CONFIG, speculators_config, target_tensors, write_draft, write_model
+from builders import LIGHT, TARGET_CONFIG, speculators_config, target_tensors, tensors_read, write_draft, write_model
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -346,14 +346,7 @@ def test_a_draft_without_d2t_has_no_map() -> None:
 def test_a_changed_copy_reads_only_what_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """replace() on a draft on disk reads no tensor, keeps the original as it was, and applies every change."""
     opened = open_draft(write_draft(tmp_path / "d"))
-    read: list[str] = []
-    real = TensorFiles.__getitem__
-
-    def noted(self: TensorFiles, name: str) -> Tensor:
-        read.append(name)
-        return real(self, name)
-
-    monkeypatch.setattr(TensorFiles, "__getitem__", noted)
+    read = tensors_read(monkeypatch)
     changed = opened.replace(
         tensors={"fc.weight": torch.zeros(H, 2 * H), "t2d": None, "extra": torch.ones(1)},
         config={"rope_theta": 5e5, "head_dim": None},

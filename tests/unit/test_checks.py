@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import trainers
-from builders import TARGET_CONFIG, speculators_config, target_tensors, write_model
+from builders import TARGET_CONFIG, speculators_config, target_tensors, tensors_read, write_model
 from small import INNER, VD, H, V, small_draft
 from torch import Tensor
 
@@ -107,7 +107,7 @@ BROKEN: dict[str, tuple[Callable[[], Draft], str, Severity]] = {
     "arange": (lambda: tensors(d2t=torch.arange(VD)), "FM-12", ERROR),
     "map of another run": (lambda: tensors(d2t=offsets(sorted(OTHER))), "FM-13", ERROR),
     "first ids": (lambda: tensors(d2t=torch.zeros(VD, dtype=torch.int64), t2d=marks(list(range(VD)))), "FM-15", WARNING),
-    "ids outside of the vocabulary": (lambda: tensors(d2t=offsets([*IDS[:-1], V + 3]), t2d=None), "K5", ERROR),
+    "ids outside the vocabulary": (lambda: tensors(d2t=offsets([*IDS[:-1], V + 3]), t2d=None), "K5", ERROR),
     "negative ids": (lambda: tensors(d2t=offsets([-2, *IDS[1:]]), t2d=None), "K5", ERROR),
     "an id twice": (lambda: tensors(d2t=offsets([IDS[1], *IDS[1:]])), "K5", ERROR),
     "map in bfloat16": (lambda: tensors(d2t=offsets(IDS).bfloat16(), t2d=None), "K5", ERROR),
@@ -367,17 +367,8 @@ def test_mla_weights_under_a_dense_class(tmp_path: Path) -> None:
 
 def test_the_audit_reads_no_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the map, norms and biases are read, and beside a target rows of head and embedding: a draft of gigabytes is checked at once."""
-    from eagle3diag.checkpoints import TensorFiles
-
     opened = open_draft(trainers.TRAINERS["SpecForge"][1](tmp_path / "d"))
-    read: list[str] = []
-    real = TensorFiles.__getitem__
-
-    def noted(self: TensorFiles, name: str) -> Tensor:
-        read.append(name)
-        return real(self, name)
-
-    monkeypatch.setattr(TensorFiles, "__getitem__", noted)
+    read = tensors_read(monkeypatch)
     audit(opened)
     assert all(name in ("d2t", "t2d") or "norm" in name for name in read)
     read.clear()

@@ -468,7 +468,7 @@ ALL = slice(None)
     ("pieces", "pad", "aligned", "said"),
     [
         ([(0, slice(15, None))], 0, 25, "begins at token 15"),  # a prefix found in the cache, without positions
-        ([(0, slice(0, 12)), (0, slice(20, None))], 0, 32, "8 tokens are not in live, behind token 11"),  # a chunk that was not recorded
+        ([(0, slice(0, 12)), (0, slice(20, None))], 0, 32, "8 tokens are not in live, after token 11"),  # a chunk that was not recorded
         ([(0, ALL)], 5, 40, "rows 45 to 49 are in no train record"),  # padding on both sides
         ([(0, ALL), (2, ALL), (1, ALL)], 0, 128, ""),  # three requests in one batch
         ([(0, slice(10, None)), (1, slice(9, None))], 0, 76, "begins at token 9"),  # two of them behind cached prefixes
@@ -496,7 +496,7 @@ def test_chunks_of_a_prefill_are_records_of_their_standardised() -> None:
     ]
     result = compare(train, dump(chunks, "live"))
     assert result.aligned_tokens == 55 and result.blocks[1].relative_error == 0 and not result.unaligned
-    assert sum("nothing of it is in live" in line for line in result.absent) == 2
+    assert sum("no part of it is in live" in line for line in result.absent) == 2
 
 
 def test_texts_that_part_and_meet_again_are_not_aligned_behind_the_turn() -> None:

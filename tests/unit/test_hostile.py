@@ -334,7 +334,7 @@ def test_an_axis_draws_any_two_numbers(log: bool) -> None:
 
 
 def test_a_report_to_a_pipe_leaves_the_pipe(tmp_path: Path) -> None:
-    """What is no regular file is written to, never renamed over: a device would be one no more."""
+    """What is not a regular file is written to, never renamed over: a device would be one no more."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     write_atomically(tmp_path / "pipe", "words")

@@ -341,7 +341,7 @@ def test_a_log_of_another_version_is_noted() -> None:
             Case(Given(log=biased, engine=None, launch="docker run sglang:v0.5.23 python -m sglang.launch_server --model-path T"))
         )
     ]
-    assert "C0" in [f.fault for f in notes if "log is not of" in f.title]
+    assert "C0" in [f.fault for f in notes if "log is not from" in f.title]
 
 
 def test_a_dead_log_is_not_called_well() -> None:

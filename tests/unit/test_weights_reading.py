@@ -1,4 +1,4 @@
-"""fc in the light of the states: a trained fc remembers the order and form of its inputs, a fresh one does not, and both are said."""
+"""fc tested on the states of the dump: a trained fc remembers the order and form of its inputs, a fresh one does not, and both are said."""
 
 from __future__ import annotations
 

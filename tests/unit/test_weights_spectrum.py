@@ -246,7 +246,7 @@ class TestDetection:
 
     @pytest.mark.parametrize("rank", [1, 4, 16])
     def test_as_many_as_were_planted_are_counted(self, rank: int) -> None:
-        """Rank-r signals with ten times the limit each: r values outside of the bulk, whose energy is theirs and a little noise."""
+        """Rank-r signals with ten times the limit each: r values outside the bulk, whose energy is theirs and a little noise."""
         g = seeded(50 + rank)
         limit = 1 / math.sqrt(256 * 768)
         w = low_rank(start("normal_0.02", (256, 768), g), rank, 10 * rank * limit, g)

@@ -32,9 +32,9 @@ def test_every_part_is_shown() -> None:
     assert {
         "Every tensor",
         "fc, by aux state",
-        "fc in the light of the states",
+        "fc tested on the states of the dump",
         "Against other checkpoints",
-        "What it has of the target",
+        "What it shares with the target",
     } <= set(titles)
     assert [t.name for t in report.tensors if len(t.shape) == 2 and t.name not in titles] == []
     figures = {f.id for f in page.figures()}
@@ -42,7 +42,7 @@ def test_every_part_is_shown() -> None:
         list(page.figures())
     )
     shown = text.render(report)
-    assert "trained" in shown and "fc in the light of the states" in shown and "order 3, 2, 1" in shown
+    assert "trained" in shown and "fc tested on the states of the dump" in shown and "order 3, 2, 1" in shown
 
 
 def test_a_page_of_ten_matrices_stays_small() -> None:

@@ -84,7 +84,7 @@ def _serve(job: Recording, hook_list: list[dict[str, Any]], work: Path) -> tuple
     (work / "hooks.json").write_text(json.dumps(hook_list), encoding="utf-8")
     command = [sys.executable, str(HERE / "serve.py"), "--target", job.target, "--draft", job.draft, "--prompts", str(job.prompts)]
     command += ["--limit", str(job.limit), "--max-new", str(job.max_new), "--algorithm", job.chain.algorithm]
-    command += ["--steps", str(job.chain.steps), "--topk", str(job.chain.topk), "--slots", str(job.chain.slots)]
+    command += ["--steps", str(job.chain.steps), "--topk", str(job.chain.topk), "--slots", str(job.chain.num_draft_tokens)]
     command += ["--hooks", str(work / "hooks.json"), "--out", str(work / "result.json")]
     with (work / "raw.log").open("w", encoding="utf-8") as log:
         done = subprocess.run(command, env=environment(), stdout=log, stderr=log, check=False)

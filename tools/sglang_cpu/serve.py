@@ -27,12 +27,12 @@ FAREWELL_SECONDS = 5
 
 @dataclass(frozen=True)
 class Chain:
-    """How the engine drafts: ``topk`` 1 is a chain, and then ``slots = steps + 1``."""
+    """How the engine drafts: ``topk`` 1 is a chain, and then ``num_draft_tokens = steps + 1``."""
 
     algorithm: str = "EAGLE3"
     steps: int = 4
     topk: int = 1
-    slots: int = 5
+    num_draft_tokens: int = 5
 
 
 def engine_options(target: str, draft: str | None, chain: Chain, hooks: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def engine_options(target: str, draft: str | None, chain: Chain, hooks: list[dic
             "speculative_draft_model_path": draft,
             "speculative_num_steps": chain.steps,
             "speculative_eagle_topk": chain.topk,
-            "speculative_num_draft_tokens": chain.slots,
+            "speculative_num_draft_tokens": chain.num_draft_tokens,
         }
     if hooks:
         options["forward_hooks"] = hooks

@@ -43,7 +43,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     folder = names[0].rpartition("/")[0]
     shards = tuple(n for n in place.names if n.rpartition("/")[0] == folder and n.rpartition("/")[2].startswith("shard-"))
     if not shards:
-        raise MissingPart("no shard-*.safetensors beside the manifest", where=place.label(names[0]), hint="copy the whole folder")
+        raise MissingPart("no shard-*.safetensors next to the manifest", where=place.label(names[0]), hint="copy the whole folder")
 
     def opened(file: str) -> list[Content]:
         value = place.open(file)

@@ -178,7 +178,7 @@ class _Blocks:
             boundaries = facts.boundaries
         elif width and n and len(facts.defaults(n)) == blocks:
             boundaries = facts.defaults(n)
-            lines = (f"the blocks are taken for boundaries {', '.join(map(str, boundaries))}, the default for a target of {n} blocks",)
+            lines = (f"the blocks are taken to be boundaries {', '.join(map(str, boundaries))}, the default for a target of {n} blocks",)
         else:
             boundaries = ()
             if width:
@@ -188,7 +188,7 @@ class _Blocks:
             raise BadArgument(f"{len(boundaries)} boundaries do not divide features {width} wide", where=where, hint=hint)
         hidden = width // len(boundaries) if boundaries else hidden
         if asked.target and asked.target.hidden_size and width and width % asked.target.hidden_size:
-            message = f"features are {width} wide, which is no multiple of the target's hidden size {asked.target.hidden_size}"
+            message = f"features are {width} wide, which is not a multiple of the target's hidden size {asked.target.hidden_size}"
             raise BadArgument(message, where=where, hint="give the target that the dump was made with")
         states = (*(content.aux if widths else (content.aux,)), content.final, content.last)
         word = next((dtype_name(t) for t in states if isinstance(t, Tensor)), "")

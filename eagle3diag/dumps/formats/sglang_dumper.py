@@ -62,7 +62,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     ]
     assumed = (
         "steps of the draft are told from the target's by their fewer layers",
-        "states are what input_layernorm and norm return beside their normed output",
+        "states are what input_layernorm and norm return alongside their normed output",
         *((f"rank {lowest} of {len(ranks)} ranks is read",) if len(ranks) > 1 else ()),
     )
     return sglang_names.assemble("SGLang dumper", place, forwards, readers, asked, assumed, max(len(ranks), 1))

@@ -94,7 +94,7 @@ def assemble(
     dtype = "" if sample is None else dtype_name(sample)
     unknown = TargetIdentity("unknown", "", dtype, blocks, 0 if sample is None else sample.shape[1])
     lines = (f"read as {name}", *assumed)
-    lines += ("which boundaries the draft takes is not written: pass boundaries=",) if not declared else ()
+    lines += ("the files do not say which boundaries the draft takes: pass boundaries=",) if not declared else ()
     lines += (f"{left_out} rows are left out: draft trees, or tokens whose beginning was not dumped",) if left_out else ()
     return HiddenStates(
         LazyRecords([s.name for s in found], record),

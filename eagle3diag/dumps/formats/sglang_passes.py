@@ -51,7 +51,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     target = [i for i, p in enumerate(parts) if sglang_names.depth(p) == deepest]
     held_parts: list[Mapping[str, Callable[[], Tensor]]] = [parts[i] for i in target]
     assumed = (
-        "states are what input_layernorm and norm of the target return beside their normed output",
+        "states are what input_layernorm and norm of the target return alongside their normed output",
         "requests are told apart by positions and lengths, since passes do not name them",
         *((f"rank {min(ranks, key=int)} of {len(ranks)} ranks is read",) if len(ranks) > 1 else ()),
     )

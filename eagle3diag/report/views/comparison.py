@@ -58,7 +58,7 @@ def _sections(result: Comparison) -> Iterator[Section]:
         yield Section("Block by block", f"One row per H-wide block of the fused features. {_TWO_COSINES}", tables=(_blocks(result.blocks),))
     if result.single:
         caption = (
-            "Live carries a single state per token, so blocks cannot be paired; here it is held against each state that train has. "
+            "Live carries a single state per token, so blocks cannot be paired; here it is compared with each state that train has. "
             "The row that agrees names the layer that live really delivers."
         )
         yield Section("The one live state against each train state", caption, tables=(_blocks(result.single),))
@@ -107,7 +107,7 @@ def _sections(result: Comparison) -> Iterator[Section]:
         )
     for title, caption, lines in (
         ("Cut short or left out", "Live records whose token ids part from those of every train record.", result.unaligned),
-        ("Not on both sides", "Rows that were stepped over, and train records of which live has nothing.", result.absent),
+        ("Not on both sides", "Rows that were skipped, and train records that are not in live.", result.absent),
     ):
         if lines:
             yield Section(

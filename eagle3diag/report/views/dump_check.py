@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def page(result: DumpCheck) -> Page:
-    read = result.declared
+    findings, read = result.findings, result.declared
     told = f" Its last states, read as declared, predict {percent(read.agreement)} of the tokens that follow." if read is not None else ""
     facts = (
         ("dump", path_name(result.name)),
@@ -28,7 +27,7 @@ def page(result: DumpCheck) -> Page:
         *(("assumed", words) for words in result.assumed),
     )
     healthy = f"{path_name(result.name)} holds what it says.{told}"
-    return Page("check", headline(result.findings, healthy), facts, result.findings, tuple(_sections(result)))
+    return Page("check", headline(findings, healthy), facts, findings, tuple(_sections(result)))
 
 
 def _sections(result: DumpCheck) -> Iterator[Section]:
@@ -49,12 +48,9 @@ def _sections(result: DumpCheck) -> Iterator[Section]:
         caption = "The worst first. A record whose states predict another one's tokens belongs to that one."
         yield Section("By record", caption, tables=(Table(heads, records, align="lrrlr", code=(0, 3)),), fold=True, terminal=False)
     if result.alike:
-        both = any(not math.isnan(a.train) for a in result.alike)
-        pairs = tuple((f"{a.one} and {a.other}", num(a.live, 4), *((num(a.train, 4),) if both else ())) for a in result.alike)
-        heads = ("blocks", "relative difference", *(("of the train side",) if both else ()))
-        yield Section(
-            "Its blocks against each other", "0 means that two are the same state.", tables=(Table(heads, pairs, align="lrr"),), fold=True
-        )
+        pairs = tuple((f"{a.one} and {a.other}", num(a.live, 4)) for a in result.alike)
+        table = Table(("blocks", "relative difference"), pairs, align="lr")
+        yield Section("Its blocks against each other", "0 means that two are the same state.", tables=(table,), fold=True)
 
 
 def _readings(result: DumpCheck) -> Table:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def page(result: Investigation) -> Page:
     from eagle3diag.report.views import view
 
-    told = [view(one) for one in result.results]
+    findings, told = result.findings, [view(one) for one in result.results]
     sections = chain.from_iterable(p.grouped(f"{n} · {p.verb}: {p.verdict}", prefix=f"result-{n}-") for n, p in enumerate(told, 1))
     facts = (("notebook", result.title), *((f"{n} · {p.verb}", p.verdict) for n, p in enumerate(told, 1)))
     healthy = f"{many(len(told), 'result')}, and nothing above a note in any of them."
-    return Page("notebook", headline(result.findings, healthy), facts, result.findings, tuple(sections))
+    return Page("notebook", headline(findings, healthy), facts, findings, tuple(sections))

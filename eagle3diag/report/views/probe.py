@@ -19,10 +19,10 @@ _SHOWN = ("speculative-algorithm", "speculative-draft-model-path", "speculative-
 
 
 def page(result: Probe) -> Page:
-    seen = result.acceptance
+    findings, seen = result.findings, result.acceptance
     length = accept_length(seen.length, seen.interval) if seen.length is not None else MISSING
     calm = f"Accept length {length} over {num(seen.rounds)} rounds." if seen.rounds else "No draft was proposed."
-    return Page("probe", headline(result.findings, calm), tuple(_facts(result)), result.findings, tuple(_sections(result)))
+    return Page("probe", headline(findings, calm), tuple(_facts(result)), findings, tuple(_sections(result)))
 
 
 def _facts(result: Probe) -> Iterator[tuple[str, str]]:
@@ -61,7 +61,7 @@ def _positions(seen: Acceptance) -> Section:
     curve = (by_position("observed", seen.p, hue=4),)
     return Section(
         "Acceptance by position",
-        "p(i): share of rounds in which the first i drafts were all accepted; c(i): of those that came that far.",
+        "p(i): share of rounds in which the first i drafts were all accepted; c(i): of those that got that far.",
         tables=(Table(("position", "p(i)", "95 % interval", "c(i)"), rows, align="rrrr"),),
         figures=(Lines("by-position", "Acceptance by position", "", "draft position i", "p(i)", curve, whole_x=True, y_range=(0.0, 1.0)),),
     )

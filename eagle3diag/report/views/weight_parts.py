@@ -62,15 +62,15 @@ def reading(r: FcReading) -> Iterator[Section]:
         whole_x=True,
     )
     yield Section(
-        "fc in the light of the states",
+        "fc tested on the states of the dump",
         caption,
         tables=(
             Table(("state", "rms", "share of fc's output", "gain", "±", "in 1 % of its channels"), blocks, align="lrrrrr"),
             Table(
-                ("fed", "gain", "worse than as dumped by", "behind fc", "worse by", "output cosine"),
+                ("fed", "gain", "worse than as dumped by", "after fc", "worse by", "output cosine"),
                 ways,
                 align="lrrrrr",
-                title="Other ways of feeding fc, held against the dump as it is. Behind fc: the gain of q, k and v for its normed output.",
+                title="Other ways of feeding fc, compared with the dump as it is. After fc: the gain of q, k and v for its normed output.",
             ),
         ),
         figures=(order, directions),
@@ -138,7 +138,7 @@ def origins(result: WeightReport) -> Iterator[Section]:
     )
     shared = tuple((o.tensor, f"{o.side} {o.source}", num(o.overlap), f"{o.by_chance:.3f} ± {o.chance_error:.3f}") for o in result.overlaps)
     yield Section(
-        "What it has of the target",
+        "What it shares with the target",
         "For each tensor the one of the target that resembles it most: unrelated matrices have a cosine near 0 and a relative change of 1 and more.",
         tables=(
             Table(("tensor", "closest", "part", "change", "cosine", "next", "equal"), found, align="lllrrrr", code=(0, 1)),
