@@ -216,7 +216,7 @@ def test_captured_layers_are_what_the_targets_say(seen: tuple[str, dict[str, Any
     rules = rules_of(name)
     if name == "vllm":
         for case, happened in result["cases"].items():
-            if happened["built"] is None and case != "target":
+            if case in CASES and happened["built"] is None:
                 found = {c.runner: c.ids for c in rules.captured(checkpoint(case)[1], Version.parse(version), None)}
                 assert found == {"V1": _ids(happened["extras"]["v1_ids"]), "V2": _ids(happened["extras"]["v2_ids"])}, case
         return
