@@ -58,7 +58,7 @@ BUGS = (
         "FM-50",
         Span.of("0.4.5"),
         "tree",
-        "in a tree, a branch attends the keys of its own column, not of its ancestors",
+        "in a tree, a branch attends to the keys of its own column, not of its ancestors",
         "Draft KV is not reordered by parent when the frontier changes: hidden states follow the true parent, keys and values do not.",
         "Compare with a chain (--speculative-eagle-topk 1) before blaming the draft.",
         "issue #7523; PR #8409 was closed unmerged",

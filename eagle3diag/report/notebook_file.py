@@ -160,4 +160,4 @@ def _text(value: Any, where: str) -> str:
 
 
 def _unfit(where: str, value: object) -> NoReturn:
-    raise UnreadableFile(f"{value!r:.40} is nothing that a notebook has there", where=where, hint=_HINT)
+    raise UnreadableFile(f"{value!r:.40} is not what a notebook has there", where=where, hint=_HINT)

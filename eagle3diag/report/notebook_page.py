@@ -27,7 +27,7 @@ NOT_TAKEN: Mapping[str, str] = {
     "error": "a traceback quotes code and paths",
     "live control": "it needs a kernel: run the notebook",
     "progress bar": "it has ended",
-    "picture": "nobody can look through a picture for what is private",
+    "picture": "a picture cannot be searched for what is private",
     "markup": "only results of eagle3diag are drawn; of other outputs the text is taken",
     "damaged view": "its numbers could not be opened; the text beside them is taken",
 }

@@ -132,7 +132,7 @@ KINDS: tuple[Kind, ...] = (
     _kind(
         "ssh key",
         r"\b(?:ssh-(?:rsa|dss|ed25519)|ecdsa-sha2-[\w-]+) AAAA[\w+/=]{16,}(?: [\w.-]+@[\w.-]+)?",
-        "names its owner and his machine",
+        "names its owner and their machine",
         always=True,
     ),
     _kind(

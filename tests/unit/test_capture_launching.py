@@ -118,6 +118,6 @@ def test_the_command_is_run_without_a_shell(tmp_path: Path, capsys: pytest.Captu
 def test_the_two_uses_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A command without its engine, and a capture without a target, are told what is missing."""
     assert cli.main(["capture", "--out", str(tmp_path / "d"), "--target", "T", "--prompts", "p", "--", "vllm", "serve"]) == 2
-    assert "of which engine" in capsys.readouterr().err
+    assert "no engine is named" in capsys.readouterr().err
     assert cli.main(["capture", "--out", str(tmp_path / "d")]) == 2
     assert "--target and --prompts missing" in capsys.readouterr().err

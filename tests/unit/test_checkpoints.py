@@ -310,7 +310,7 @@ def test_the_number_of_aux_states_follows_fc() -> None:
     odd = DRAFT | {"fc.weight": torch.zeros(H, 3 * H + 1)}
     assert config(wide).n_aux == 5
     found = config(odd)
-    assert found.n_aux == 3 and any("no multiple" in note for note in found.assumed)
+    assert found.n_aux == 3 and any("not a multiple" in note for note in found.assumed)
     assert config({}, eagle_config=None).n_aux == 3 and config({}, num_aux_hidden_states=4).n_aux == 4
     assert config(DRAFT, target_hidden_size=16).n_aux == 6
 
