@@ -74,7 +74,7 @@ def test_the_target_is_taken_from_the_command(tmp_path: Path) -> None:
         ("sglang", ["ls"], {}, "neither sglang nor vllm"),
         ("sglang", [*SGLANG, "--forward-hooks", "nonsense"], {}, "not JSON"),
         ("sglang", [*SGLANG, "--forward-hooks", "3"], {}, "not a list"),
-        ("sglang", SGLANG, {"boundaries": "all"}, "of which target"),
+        ("sglang", SGLANG, {"boundaries": "all"}, "no target is named"),
         ("vllm", VLLM, {"boundaries": "all"}, "cannot be asked"),
         ("vllm", VLLM, {"ids": "hash"}, "salt"),
     ],

@@ -224,7 +224,7 @@ def test_further_boundaries_are_taken_before_they_are_overwritten(tmp_path: Path
     server.recorder.close(10)
     record = server.dump[0]
     assert record.boundaries == (0, 3) and torch.equal(record.state(0), stream) and torch.equal(record.state(3), stream)
-    with pytest.raises(BadArgument, match="of which target"):
+    with pytest.raises(BadArgument, match="no target is named"):
         hooks("x", boundaries="all")
 
 
