@@ -353,9 +353,9 @@ def test_of_equals_the_fault_goes_before_the_test() -> None:
 def test_variants_of_a_fault_are_weighed_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault is no likelier for having many ways to be played: of two that fit alike the one without misses goes first."""
     listed = (
-        Fault("A", "A", lambda _: None, lambda _: iter([Change("A", "hit"), Change("A", "miss")])),
-        Fault("B", "B", lambda _: None, lambda _: iter([Change("B", "hit")])),
-        Fault("C", "C", lambda _: None, lambda _: iter([]), typical=None),
+        Fault("A", lambda _: None, lambda _: iter([Change("A", "hit"), Change("A", "miss")])),
+        Fault("B", lambda _: None, lambda _: iter([Change("B", "hit")])),
+        Fault("C", lambda _: None, lambda _: iter([]), typical=None),
     )
     monkeypatch.setattr(weighing, "catalogue", lambda: listed)
     out = explain(FakeCase({"hit": COLLAPSED, "miss": HEALTHY}, acceptance(COLLAPSED)), (), lambda _: None)  # type: ignore[arg-type]
@@ -366,9 +366,9 @@ def test_variants_of_a_fault_are_weighed_by_their_mean(monkeypatch: pytest.Monke
 def test_what_would_change_nothing_here_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that only a replay shows, and whose replay this draft does not have, takes no share by what was reported of it elsewhere."""
     listed = (
-        Fault("A", "A", lambda _: None, lambda _: iter([Change("A", "hit")])),
-        Fault("B", "B", lambda _: None, lambda _: iter([]), typical=(1.0, 1.2)),
-        Fault("D", "D", lambda _: None, lambda _: iter([]), (("train", "live"),), (1.0, 1.2)),
+        Fault("A", lambda _: None, lambda _: iter([Change("A", "hit")])),
+        Fault("B", lambda _: None, lambda _: iter([]), typical=(1.0, 1.2)),
+        Fault("D", lambda _: None, lambda _: iter([]), (("train", "live"),), (1.0, 1.2)),
     )
     monkeypatch.setattr(weighing, "catalogue", lambda: listed)
     out = explain(FakeCase({"hit": COLLAPSED}, acceptance(COLLAPSED)), (), lambda _: None)  # type: ignore[arg-type]

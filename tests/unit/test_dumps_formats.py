@@ -287,7 +287,7 @@ def test_the_boundaries_that_the_caller_names_win(tmp_path: Path) -> None:
     assert torch.equal(found[0].state(1), truth(0).states[1]) and torch.equal(found[0].features, truth(0).wide)
     with pytest.raises(BadArgument, match="4 boundaries do not divide"):
         open_dump(folder, boundaries=(1, 2, 3, 4))
-    with pytest.raises(BadArgument, match="no multiple of the target's hidden size 7"):
+    with pytest.raises(BadArgument, match="not a multiple of the target's hidden size 7"):
         open_dump(folder, target=TargetIdentity("other", "", "", BLOCKS, 7))
     four = open_dump(written(LAYOUTS["speculators 0.9"], tmp_path / "v"), boundaries=(2, 10, 17, 20))
     assert torch.equal(four[1].state(20), truth(1).last) and four[1].last is None and four[1].features.shape == (6, 4 * H)
