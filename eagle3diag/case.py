@@ -132,6 +132,11 @@ class Case:
         version = next((version for engine, version in said if engine == name and version), None)
         return f"{name}=={version}" if version else str(name)
 
+    @property
+    def version_said(self) -> bool:
+        """Whether anything names the engine's version; SGLang's log does not. The newest known is assumed where nothing does."""
+        return "==" in self.engine
+
     @cached_property
     def audit(self) -> Audit | None:
         return None if self.draft is None else audit(self.draft, engine=self.engine, target=self.target)

@@ -86,7 +86,10 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
         )
     if case.audit is not None:
         counts = {o: len(case.audit.outcome(o)) for o in ("loaded", "borrowed", "dropped", "missing")}
-        yield f"audit under {case.audit.engine} {case.audit.engine_version}: " + ", ".join(f"{n} {o}" for o, n in counts.items() if n)
+        newest = "" if case.version_said else ", the newest known"
+        yield f"audit under {case.audit.engine} {case.audit.engine_version}{newest}: " + ", ".join(
+            f"{n} {o}" for o, n in counts.items() if n
+        )
     if case.comparison is not None:
         c = case.comparison
         yield f"compare: {c.train.width} wide trained, {c.live.width} wide fed, over {c.aligned_tokens} tokens"
@@ -116,6 +119,9 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
     if case.observed is None:
         yield "nothing observed: which fault explains the number cannot be weighed; pass --log server.log or --acceptance 1.03"
+    if case.audit is not None and not case.version_said and (case.launch is not None or case.observed is not None):
+        name, version = case.audit.engine, case.audit.engine_version
+        yield f"no version of {name}: {version}, the newest known, was taken; older ones drop other names; pass --engine {name}==VERSION"
     wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)
     if wants and case.reference is None:
         yield "no reference: cannot tell FM-28 from FM-29; eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/"

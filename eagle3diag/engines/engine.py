@@ -37,6 +37,16 @@ class Engine:
         rows = (at(c.architectures, version) for c in self.classes)
         return frozenset(name for row in rows if row.version <= version for name in row.value)
 
+    @property
+    def turns(self) -> tuple[Version, ...]:
+        """The versions known, oldest first, in which the loading of a draft is another than in the one before."""
+        found = {self.first}
+        for c in self.classes:
+            tables = (c.architectures, c.names, c.embedding, c.head)
+            found |= {row.version for table in tables for row in table}
+            found |= {v for row in c.rows for v in (row.versions.first, row.versions.before) if v is not None}
+        return tuple(sorted(v for v in found if self.first <= v <= self.last))
+
     def draft_class(self, raw: Mapping[str, object], version: Version) -> DraftClass | Unloadable:
         """The class that ``version`` builds from a raw config."""
         name = self.architecture(raw, version)

@@ -111,7 +111,7 @@ def in_words() -> dict[str, dict[str, Any]]:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, engine, general, names, shapes, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, names, shapes, versions, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
@@ -119,6 +119,7 @@ def detect(case: Case) -> tuple[Finding, ...]:
     found: list[Finding | None] = list(served(case))
     found += [fault.detect(case) for fault in _entries()]
     found += engine.detect(case)
+    found += versions.in_older_versions(case)
     if case.audit is not None:
         parts = (shapes, vocabulary, config, agreement)
         found += [j(case.audit) for j in (*names.JUDGES, *general.JUDGES, *(j for part in parts for j in part.GENERAL))]

@@ -130,6 +130,35 @@ def _unread(case: Case) -> Finding | None:
     )
 
 
+def _no_speculation(case: Case) -> Finding | None:
+    """FM-03: a draft, and a command that asks for none. A log with accept lengths is of a server that drafts: of another command."""
+    launch = case.launch
+    drafts = case.log is not None and case.log.n_windows > 0
+    if case.draft is None or launch is None or launch.engine not in _ASKED or launch.unread or drafts:
+        return None
+    names = {name.partition(".")[0].replace("_", "-") for name in launch.arguments}
+    own = "speculators_config" in case.draft.config.raw  # vLLM takes such a draft in the target's place, and reads the rest there
+    unknown = "$" in " ".join((str(case.given.launch), *launch.arguments.values()))  # a variable may hold the options
+    if launch.algorithm or launch.draft_path or own or unknown or any("spec" in n or n == "sc" for n in names):
+        return None
+    return Finding(
+        "FM-03",
+        Severity.ERROR,
+        "the launch command asks for no speculative decoding: nothing is drafted",
+        f"{launch.engine} then serves the target alone, whatever draft lies beside it.",
+        (Evidence(_ASKED[launch.engine].partition(" ")[0], "not given", "given", "launch command"),),
+        f"Start the server with {_ASKED[launch.engine]}.",
+        "The server must print accept lengths.",
+    )
+
+
+_ASKED = {
+    "sglang": "--speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT",
+    "vllm": """--speculative-config '{"method": "eagle3", "model": "DRAFT", "num_speculative_tokens": 3}'""",
+}
+"""What asks for a draft."""
+
+
 def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     launch = case.launch
     if launch is not None and launch.algorithm and launch.draft_path is None and case.given.draft is not None:
@@ -246,6 +275,7 @@ def _same_as_target(case: Case) -> Finding | None:
 
 
 FAULTS = (
+    Fault("FM-03", _no_speculation),
     Fault("C0", _unknown_options, own_title="options that the version lacks"),
     Fault("C0", _unknown_version, own_title="version not known"),
     Fault("C0", _unread, own_title="options in a file that was not given"),
