@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import combinations
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.likelihood import Predicted, log_likelihood, log_of_anything, overdispersion
+from eagle3diag.diagnose.likelihood import Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults import catalogue
 from eagle3diag.faults.base import Fault, no_changes
@@ -149,7 +149,9 @@ class _Weighing:
 
     def _predicted(self, replay: Replay) -> Predicted:
         spread = overdispersion(replay.p, replay.rounds, replay.accept_length_interval)
-        return Predicted(replay.p, replay.rounds, spread, replay.accept_length_interval)
+        few = narrowness(len(replay.records))  # a few records that are alike by chance do not make the server's prompts like them
+        low, high = (replay.accept_length + few * (end - replay.accept_length) for end in replay.accept_length_interval)
+        return Predicted(replay.p, replay.rounds / few**2, spread, (low, high))
 
     def _likelihood(self, predicted: Predicted) -> float:
         return log_likelihood(predicted, self.observed, self.case.steps) if self.observed is not None else 0.0

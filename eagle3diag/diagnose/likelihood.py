@@ -20,13 +20,13 @@ of one kind. More rounds replayed do not make other prompts more alike."""
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a hypothesis predicts: unconditional ``p`` [steps] over ``rounds`` replayed rounds, or only a range of accept lengths.
+    """What a hypothesis predicts: unconditional ``p`` [steps], worth ``rounds`` replayed rounds, or only a range of accept lengths.
 
     ``spread``: by how much the variance between rounds is inflated (1: rounds are independent), see :func:`overdispersion`.
     """
 
     p: tuple[float, ...] = ()
-    rounds: int = 0
+    rounds: float = 0
     spread: float = 1.0
     length: tuple[float, float] = (1.0, 1.0)  # 95 % interval, or the range known from reports
 
@@ -45,6 +45,17 @@ def overdispersion(p: tuple[float, ...], rounds: int, interval: tuple[float, flo
     if rounds < 2 or variance <= 0:
         return 1.0
     return max(1.0, ((interval[1] - interval[0]) / (2 * Z95)) ** 2 * rounds / variance)
+
+
+def narrowness(records: int) -> float:
+    """By how much a percentile bootstrap over so few records is too narrow: Student's t instead of z, and n for n - 1 (Hesterberg 2015).
+
+    >>> [round(narrowness(n), 2) for n in (6, 10, 100)]
+    [1.44, 1.22, 1.02]
+    """
+    from scipy.special import stdtrit  # not at import: only replays need it
+
+    return float(stdtrit(records - 1, 0.975)) / Z95 * math.sqrt(records / (records - 1)) if records > 1 else 1.0
 
 
 def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> float:
