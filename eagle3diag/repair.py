@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from eagle3diag.checkpoints import Draft
+from eagle3diag.checkpoints import Draft, DraftConfig
 from eagle3diag.checkpoints.names import layer_numbers
-from eagle3diag.checkpoints.shapes import required
+from eagle3diag.checkpoints.shapes import Shape, expected_shapes, required
 
 #: Trainers whose draft ids rise with the target ids, so that ``t2d`` alone gives the map. Model-Optimizer and Automodel order by frequency.
 ASCENDING = ("EAGLE", "SpecForge", "AngelSlim", "speculators")
@@ -135,6 +135,33 @@ def _name_layer(draft: Draft) -> tuple[Draft, Repair] | None:
 
     return draft.replace(rename=rename), Repair(
         "FM-05", "names of the decoder layer", f"{prefix}*", "midlayer.*", "no engine knows the prefix, and exactly one holds a whole layer"
+    )
+
+
+def misnamed(config: DraftConfig, tensors: Mapping[str, Shape]) -> dict[str, str]:
+    """Parameters that no tensor of the file is named for, each with the one tensor of no known name that has its shape (canonical names). Only
+    for the head of a reduced vocabulary and fc, whose shapes nothing else has."""
+    known = expected_shapes(config)
+    reduced = config.draft_vocab_size != config.vocab_size
+    found = {}
+    for name in ("fc.weight", *(("lm_head.weight",) if reduced and not config.tie_word_embeddings else ())):
+        alone = [n for n, shape in tensors.items() if shape == known[name] and n not in known and not n.startswith("layers.")]
+        if name not in tensors and len(alone) == 1:
+            found[name] = alone[0]
+    return found
+
+
+def _name_others(draft: Draft) -> tuple[Draft, Repair] | None:
+    names = draft.canonical()
+    wrong = {names[old]: new for new, old in misnamed(draft.config, {n: draft.tensors.info(s).shape for n, s in names.items()}).items()}
+    if not wrong:
+        return None
+    return draft.replace(rename=lambda name: wrong.get(name, name)), Repair(
+        "FM-06" if "lm_head.weight" in wrong.values() else "K1",
+        "names",
+        ", ".join(wrong),
+        ", ".join(wrong.values()),
+        "nothing else in the file has this shape, and nothing has this name",
     )
 
 
@@ -263,6 +290,7 @@ def _plain_weights(draft: Draft) -> bool:
 
 _STEPS: tuple[Step, ...] = (
     _name_layer,
+    _name_others,
     _field("K1", "num_hidden_layers", lambda d: len(layer_numbers(d.tensors)), "as many layers as the file holds", _fewer_layers, nested=True),
     _field("FM-18", "head_dim", _dense_head_dim, "q, k and o agree on it", lambda d: _dense_head_dim(d) > 0, nested=True),
     _field("FM-20", "norm_before_fc", True, "the file holds input_norm, which only this flag builds",
@@ -289,6 +317,7 @@ __all__ = [
     "map_is_absolute",
     "map_is_foreign",
     "map_is_lost",
+    "misnamed",
     "repaired",
     "repairs",
     "with_raw",

@@ -18,9 +18,9 @@ HOW_TO_GET = {
     "draft": "--draft FOLDER",
     "target": "--target FOLDER",
     "acceptance": "--acceptance 1.03, as the server shows it",
-    "train": "eagle3diag capture --target TARGET --prompts PROMPTS --out train/",
-    "live": "a live dump, recorded in the server (docs/capture.md), --live live/",
-    "reference": "eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/",
+    "train": "--train train/, made with eagle3diag capture",
+    "live": "--live live/, recorded with eagle3diag capture sglang (or vllm)",
+    "reference": "--reference reference/, made with eagle3diag capture --boundaries all",
 }
 """How each kind of evidence is got, cheapest first."""
 
@@ -61,9 +61,10 @@ def verdict(
 
 
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
-    named = ", ".join(f"{s.fault} ({s.title})" for s in suspects[:4])
-    named += f" and {len(suspects) - 4} more" if len(suspects) > 4 else ""
-    between = f"undetermined between {named}" if len(suspects) > 1 else f"{named} would explain it"
+    if len(suspects) == 1:
+        between = f"{suspects[0].fault} ({suspects[0].title}) would explain it"
+    else:
+        between = f"undetermined between {len(suspects)} faults, {suspects[0].fault} ({suspects[0].title}) first"
     tell = _tells(suspects)
     return between + (f"; what would tell: {tell}" if tell else "")
 
@@ -114,7 +115,7 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
     if case.net is not None and case.train is None:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
     if case.live is None:
-        yield "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; record one in the server (docs/capture.md)"
+        yield "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; record one: eagle3diag capture sglang (or vllm) --out live/ -- COMMAND"
     if case.log is not None and not case.log.n_windows:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
     if case.observed is None:

@@ -16,6 +16,7 @@ from eagle3diag.faults.base import IN_FILES, Fault, in_files, on_audit
 from eagle3diag.faults.shapes import other_architecture
 from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.repair import misnamed
 from eagle3diag.replay import Change, Net
 
 COPIED = 0.99
@@ -62,9 +63,39 @@ def _owns_idle_map(audit: Audit) -> bool:
     return audit.vocabulary is not None and not reduced(audit)
 
 
+def wrong_names(audit: Audit) -> dict[str, str]:
+    """Of the head and fc, where the file has them under names of no parameter: canonical name to the one in the file."""
+    loads = {load.canonical: load.name for load in audit.loads}
+    return {new: loads[old] for new, old in misnamed(audit.facts.config, {n: t.shape for n, t in audit.facts.tensors.items()}).items()}
+
+
+def misnamed_tensors(audit: Audit) -> Finding | None:
+    """FM-06, and K1 of fc: the tensor is there, under a name that no engine knows."""
+    wrong = wrong_names(audit)
+    if not wrong:
+        return None
+    engine = f"{audit.engine} {audit.engine_version}"
+    ends = any(load.name in wrong.values() for load in audit.outcome("raises"))
+    renames = ", ".join(f"{old} to {new}" for new, old in wrong.items())
+    return Finding(
+        "FM-06" if "lm_head.weight" in wrong else "K1",
+        Severity.ERROR,
+        f"{' and '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} in the file under another name: {', '.join(wrong.values())}",
+        f"It has the shape that the config promises, and nothing else has. {engine} "
+        + ("ends with an error at this name." if ends else "drops this name, and uses what it allocated or the target's instead."),
+        tuple(Evidence(old, str(list(_shape(audit, old))), new, "checkpoint") for new, old in wrong.items()),
+        f"Rename {renames} in a copy: eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}.",
+        "`eagle3diag audit` must list it as loaded.",
+    )
+
+
+def _shape(audit: Audit, name: str) -> tuple[int, ...]:
+    return next((load.shape or () for load in audit.loads if load.name == name), ())
+
+
 def missing_head(audit: Audit) -> Finding | None:
     """FM-06: no head in the file although the config promises one, so that a fresh one is allocated."""
-    if not _headless(audit) or _owns_idle_map(audit):
+    if not _headless(audit) or _owns_idle_map(audit) or "lm_head.weight" in wrong_names(audit):
         return None
     return Finding(
         "FM-06",

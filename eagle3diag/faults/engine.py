@@ -11,7 +11,7 @@ from eagle3diag.engines import ENGINES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
-from eagle3diag.faults.checkpoint import replaced_head, tied_by_mistake
+from eagle3diag.faults.checkpoint import replaced_head, tied_by_mistake, wrong_names
 from eagle3diag.faults.general import layer_count
 from eagle3diag.faults.shapes import fc_width, other_architecture
 from eagle3diag.faults.vocabulary import reduced
@@ -79,7 +79,7 @@ def shapes_end_start(audit: Audit) -> Finding | None:
 
 def whole_head_borrowed(audit: Audit) -> Finding | None:
     """FM-06 as vLLM has it: no head in the file, so the target's is shared, whose rows are not those of the reduced vocabulary."""
-    if audit.draft_vocab_size >= audit.vocab_size or tied_by_mistake(audit) is not None:
+    if audit.draft_vocab_size >= audit.vocab_size or tied_by_mistake(audit) is not None or "lm_head.weight" in wrong_names(audit):
         return None
     if not any(load.canonical == "lm_head.weight" and "reduced" in load.note for load in audit.outcome("borrowed")):
         return None

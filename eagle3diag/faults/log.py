@@ -12,7 +12,7 @@ from eagle3diag.engines import at, known_version
 from eagle3diag.engines.logs import Kind
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument
-from eagle3diag.faults.base import Fault
+from eagle3diag.faults.base import Fault, some_of
 from eagle3diag.faults.serving import NOTHING_ACCEPTED
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import LogSeries, Note
@@ -207,6 +207,17 @@ def _wrong_head(case: Case) -> Finding | None:
     said = [note for note in case.log.notes if "without its own lm_head" in note.text]
     if not said:
         return None
+    if any(load.canonical == "lm_head.weight" for load in case.audit.outcome("loaded")):
+        return Finding(
+            "C0",
+            Severity.WARNING,
+            "the server found no lm_head, and this checkpoint has one: it serves another copy",
+            "The log and the checkpoint contradict each other, so nothing about the checkpoint holds for what is served; a head that is missing "
+            "there under a reduced vocabulary (FM-06) explains that nothing is accepted.",
+            (*map(_quote, said), Evidence("lm_head.weight", "loaded", "not in the file, as the log says", "audit")),
+            "Give the checkpoint that the launch command names, or serve this one.",
+            "The log must say that the draft keeps its own lm_head.",
+        )
     return Finding(
         "FM-06",
         Severity.ERROR,
@@ -251,7 +262,27 @@ def _other_version(case: Case) -> Finding | None:
     )
 
 
+def _would_not_start(case: Case) -> Finding | None:
+    """C0: a server that answers did start, so a checkpoint that ends the start is not what it serves."""
+    length = case.observed.length if case.observed is not None else None
+    if length is None or case.audit is None or not case.version_said:
+        return None
+    ends = [load.name for outcome in ("raises", "shape_error") for load in case.audit.outcome(outcome)]
+    if not ends:
+        return None
+    engine = f"{case.audit.engine} {case.audit.engine_version}"
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        f"the server answers, and {engine} would not start with this checkpoint: it serves another copy, or is another version",
+        "So the findings about the checkpoint do not explain the accept length.",
+        (Evidence("accept length", round(length, 3), None, "server"), Evidence("start-up ends at", some_of(ends), "nothing", "audit")),
+        "Give the checkpoint that the launch command names, and the version that serves.",
+    )
+
+
 FAULTS = (
+    Fault("C0", _would_not_start, own_title="a server that runs with a checkpoint that ends its start"),
     Fault("FM-28", _other_layers),
     Fault("FM-06", _wrong_head),
     Fault("C0", _other_version, own_title="log and version disagree"),

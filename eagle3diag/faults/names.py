@@ -7,7 +7,7 @@ import re
 from eagle3diag.audit import Audit, TensorLoad
 from eagle3diag.checkpoints.names import IDLE
 from eagle3diag.engines.draftclass import HOLDS
-from eagle3diag.faults.checkpoint import replaced_head
+from eagle3diag.faults.checkpoint import misnamed_tensors, replaced_head, wrong_names
 from eagle3diag.faults.config import AUX_NORM, HEAD_NORM, lost_bias
 from eagle3diag.faults.general import layer_count
 from eagle3diag.faults.shapes import fc_width
@@ -24,6 +24,7 @@ def untold(audit: Audit, outcome: str) -> tuple[TensorLoad, ...]:
     biases = lost_bias(audit) is not None or outcome == "dropped"  # one of zeros may be dropped
     layers = None if layer_count(audit) is None else audit.facts.config.num_layers
     given_away = replaced_head(audit) is not None
+    misnamed = wrong_names(audit).values()
 
     def told(load: TensorLoad) -> bool:
         name = load.canonical
@@ -34,6 +35,7 @@ def untold(audit: Audit, outcome: str) -> tuple[TensorLoad, ...]:
             or (biases and name.endswith(".bias"))
             or (headless and name.endswith("lm_head.weight"))
             or (given_away and name == "d2t")
+            or load.name in misnamed
             or (layers is not None and number is not None and int(number[1]) >= layers)
         )
 
@@ -63,7 +65,7 @@ def missing_others(audit: Audit) -> Finding | None:
     wanted = {"fc.weight", "norm.weight", "embed_tokens.weight"}
     if fc_width(audit) is not None:  # of a target whose width is not known nothing is shared
         wanted.discard("embed_tokens.weight")
-    missing = [load for load in audit.outcome("missing") if load.name in wanted]
+    missing = [load for load in audit.outcome("missing") if load.name in wanted - wrong_names(audit).keys()]
     if not missing:
         return None
     return Finding(
@@ -108,4 +110,4 @@ def map_ends_start(audit: Audit) -> Finding | None:
     )
 
 
-JUDGES = (lost_tensors, missing_others, names_end_start, map_ends_start)
+JUDGES = (misnamed_tensors, lost_tensors, missing_others, names_end_start, map_ends_start)

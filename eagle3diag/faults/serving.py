@@ -41,6 +41,16 @@ def judge_acceptance(seen: Acceptance) -> Iterator[Finding]:
     yield from _off(seen)
 
 
+_SHOWS = (
+    ("launch", "the launch command", "EAGLE named for EAGLE3"),
+    ("draft", "the draft", "names dropped at load, a lost vocabulary map"),
+    ("target", "the target", ""),
+    ("train", "a dump from training (eagle3diag capture)", ""),
+    ("live", "a dump from the server (eagle3diag capture sglang, or vllm)", "wrong layers, or states changed on their way to the draft"),
+)
+"""Kinds of evidence, cheapest first: what to call each, and the usual causes that only it shows."""
+
+
 def symptoms(case: Case) -> Iterator[Finding]:
     """M1: nothing, or next to nothing, is accepted. Only worth saying where no cause was found, and no replay says what to expect."""
     seen = case.observed
@@ -48,6 +58,8 @@ def symptoms(case: Case) -> Iterator[Finding]:
     if seen is None or length is None or length > NEXT_TO_NOTHING or case.healthy is not None:
         return
     few = seen.rounds is not None and seen.rounds < ENOUGH_ROUNDS
+    lacking = [words for part, words, _ in _SHOWS if getattr(case, part) is None]
+    usual = [cause for part, _, cause in _SHOWS if getattr(case, part) is None and cause]
     evidence = [Evidence("accept length", round(length, 4), f"above {NEXT_TO_NOTHING}", "server")]
     if seen.interval is not None:
         evidence.append(Evidence("95 % interval", f"{seen.interval[0]:.2f} to {seen.interval[1]:.2f}", None, f"{seen.rounds} rounds"))
@@ -55,11 +67,12 @@ def symptoms(case: Case) -> Iterator[Finding]:
         "M1",
         Severity.NOTE if few else Severity.WARNING,
         f"{'nothing' if length <= NOTHING_ACCEPTED else 'next to nothing'} is accepted, and the evidence given does not say why",
-        "Nearly every round yields the target's own token only. The usual causes: EAGLE named instead of EAGLE3, names dropped at load, a lost "
-        "vocabulary map, wrong layers." + (f" But {seen.rounds} rounds are few." if few else ""),
+        "Nearly every round yields the target's own token only."
+        + (f" The usual causes: {'; '.join(usual)}." if usual else " What the checkpoint and the command can show is ruled out.")
+        + (f" But {seen.rounds} rounds are few." if few else ""),
         tuple(evidence),
-        "Give more of the evidence: the draft, the target, the launch command, a dump from training.",
-        "eagle3diag diagnose with --draft and --launch first: they cost nothing.",
+        f"Give more of the evidence: {', '.join(lacking)}." if lacking else "Measure again with more rounds, and report the engine's version.",
+        "eagle3diag diagnose with what was added names the cause, or rules more out.",
     )
 
 

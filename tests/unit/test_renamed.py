@@ -1,0 +1,60 @@
+"""Tensors that are in the file under another name, and evidence that is of another server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders import write_draft
+
+import eagle3diag
+from eagle3diag.checkpoints import Draft
+
+VLLM = 'vllm serve T --speculative-config \'{"method": "eagle3", "model": "d", "num_speculative_tokens": 3}\''
+ENGINES = ["sglang==0.5.6", "sglang==0.5.23", "vllm==0.11.0", "vllm==0.33.0"]
+
+
+def _renamed(folder: Path, old: str, new: str) -> Draft:
+    return eagle3diag.open_draft(write_draft(folder)).replace(rename=lambda name: name.replace(old, new))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("old", "new"), [("lm_head.weight", "head.weight"), ("fc.weight", "fusion.proj.weight")])
+def test_a_tensor_under_another_name_is_one_finding_and_its_copy_is_mended(old: str, new: str, engine: str, tmp_path: Path) -> None:
+    """Not "add it" beside "remove it": it is there, nothing else has its shape, and convert gives it its name."""
+    draft = _renamed(tmp_path / "draft", old, new)
+    found = [f for f in eagle3diag.audit(draft, engine=engine).findings if f.fault in ("FM-06", "K1")]
+    assert len(found) == 1 and f"{new} to {old}" in found[0].fix and "convert" in found[0].fix
+    made = eagle3diag.convert(draft, tmp_path / "copy", to=engine)
+    assert [e.after for e in made.changes if new in e.before] == [old]
+    assert not [f for f in eagle3diag.audit(tmp_path / "copy", engine=engine).findings if f.fault in ("FM-06", "K1")]
+
+
+def test_what_is_not_certain_keeps_its_name(tmp_path: Path) -> None:
+    """Two tensors of the head's shape: either may be meant."""
+    draft = _renamed(tmp_path / "draft", "lm_head.weight", "head.weight")
+    two = draft.replace(tensors={"other.weight": draft.tensors["head.weight"]})
+    assert not any("another name" in f.title for f in eagle3diag.audit(two).findings)
+
+
+def test_a_server_that_runs_does_not_serve_what_ends_its_start(tmp_path: Path) -> None:
+    """The names raise in this version, and accept lengths were printed: not this copy, or not this version."""
+    draft = _renamed(tmp_path / "draft", "lm_head.weight", "head.weight")
+    found = eagle3diag.diagnose(draft=draft, launch=VLLM, acceptance=1.1, engine="vllm==0.11.0")
+    assert any("would not start with this checkpoint" in f.title for f in found.findings)
+    sound = eagle3diag.diagnose(draft=write_draft(tmp_path / "sound"), launch=VLLM, acceptance=1.1, engine="vllm==0.11.0")
+    assert not any("would not start" in f.title for f in sound.findings)
+
+
+def test_a_log_that_found_no_head_is_not_of_a_checkpoint_that_has_one(tmp_path: Path) -> None:
+    """The advice to export the head would be wrong: it is there."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "INFO 11-20 09:12:03 [api_server.py:1] vLLM API server version 0.11.0\n"
+        "INFO 11-20 09:12:33 [eagle.py:975] Detected EAGLE model without its own lm_head in the checkpoint. "
+        "Sharing target model lm_head weights with the draft model.\n"
+    )
+    has = eagle3diag.diagnose(draft=write_draft(tmp_path / "draft"), launch=VLLM, log=log)
+    assert "FM-06" not in [f.fault for f in has.findings] and any("serves another copy" in f.title for f in has.findings)
+    lacks = eagle3diag.open_draft(tmp_path / "draft").replace(tensors={"lm_head.weight": None})
+    assert "FM-06" in [f.fault for f in eagle3diag.diagnose(draft=lacks, launch=VLLM, log=log).findings]
