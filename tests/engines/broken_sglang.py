@@ -34,6 +34,7 @@ def main(target: str, draft: str, work: Path) -> None:
     for prompt in PROMPTS * 3:
         answer = engine.generate(input_ids=[prompt], sampling_params={"max_new_tokens": NEW, "temperature": 0, "ignore_eos": True})
         answers.append([prompt, list(answer[0]["output_ids"])])
+        time.sleep(1.5)  # the writer rests, and finishes what has ended: else all would end in one file, which the small disk holds or not
     (work / "answers.json").write_text(json.dumps(answers))
     longest = {"max_new_tokens": 400, "temperature": 0, "ignore_eos": True}
     Thread(target=lambda: engine.generate(input_ids=[PROMPTS[0]], sampling_params=longest), daemon=True).start()
