@@ -24,6 +24,9 @@ HOW_TO_GET = {
 }
 """How each kind of evidence is got, cheapest first."""
 
+WORTH_SAYING = 0.05
+"""Share of "nothing is lost" from which a verdict mentions it beside the suspects."""
+
 
 def cheapest(case: Case, sets: tuple[tuple[str, ...], ...]) -> str:
     """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it."""
@@ -49,7 +52,8 @@ def verdict(
         return "Weak but right: nothing is wrong between trainer and engine."
     if as_trained < 0.5 and healthy is not None and length is not None:
         yet = f"No fault is in the evidence given, yet {length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
-        return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
+        other = f" Or the server's prompts are that much unlike those of the dump ({as_trained:.0%})." if as_trained >= WORTH_SAYING else ""
+        return f"{yet}: {_undetermined(suspects)}.{other}" if suspects else f"{yet}: see what is missing."
     if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:

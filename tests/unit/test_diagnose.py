@@ -20,7 +20,8 @@ from eagle3diag.diagnose import diagnose
 from eagle3diag.diagnose import explain as weighing
 from eagle3diag.diagnose.explain import NONE_OF_THESE, PRESENT, RULED_OUT, UNSEEN, explain
 from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
-from eagle3diag.diagnose.words import cheapest
+from eagle3diag.diagnose.result import Suspect
+from eagle3diag.diagnose.words import cheapest, verdict
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, Replay, build, replay
@@ -114,6 +115,14 @@ def test_an_interval_over_few_records_is_widened_to_what_it_says() -> None:
     assert ((low < 0) & (0 < high)).float().mean() < 0.92
     widened = (middle + wide * (low - middle) < 0) & (0 < middle + wide * (high - middle))
     assert 0.93 < widened.float().mean() < 0.97
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.3, True), (0.01, False)])
+def test_other_prompts_are_named_where_they_may_be_the_reason(share: float, said: bool) -> None:
+    """Six prompts that replay better than others serve are no fault; the verdict says so beside the suspects, unless it can hardly be."""
+    suspects = (Suspect("FM-52", "other cache pages", 0.3, None, ""),)
+    words = verdict((), suspects, replayed(HEALTHY), acceptance(COLLAPSED), share)
+    assert "FM-52" in words and ("prompts" in words) is said
 
 
 @dataclass
