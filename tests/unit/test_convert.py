@@ -288,3 +288,15 @@ def test_the_verb_at_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert said["kind"] == "Conversion" and said["findings"][0]["fault"] == "FM-06"
     assert isinstance(eagle3diag.convert(source, tmp_path / "q"), Conversion)
+
+
+def test_a_copy_for_speculators_is_one_that_vllm_recognises(tmp_path: Path) -> None:
+    """vLLM's get_config tells the format by speculators_config alone (run in 0.32.0); without it the config has no model type."""
+    convert(write_draft(tmp_path / "draft"), tmp_path / "copy", to="speculators")
+    assert not audit(tmp_path / "copy", engine="vllm==0.32.0").refused
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] > 0
+    del config["speculators_config"]
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(config))
+    (finding,) = (f for f in audit(tmp_path / "copy", engine="vllm==0.32.0").findings if f.fault == "FM-27")
+    assert "speculators_config" in finding.because
