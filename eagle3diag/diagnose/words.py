@@ -114,7 +114,10 @@ def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
     if case.net is not None and case.train is None:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
     if case.live is None:
-        yield "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; record one: eagle3diag capture sglang (or vllm) --out live/ -- COMMAND"
+        yield (
+            "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; "
+            "record one: eagle3diag capture sglang (or vllm) --out live/ -- COMMAND"
+        )
     if case.log is not None and not case.log.n_windows:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
     if case.observed is None:
