@@ -300,3 +300,11 @@ def test_a_copy_for_speculators_is_one_that_vllm_recognises(tmp_path: Path) -> N
     (tmp_path / "copy" / "config.json").write_text(json.dumps(config))
     (finding,) = (f for f in audit(tmp_path / "copy", engine="vllm==0.32.0").findings if f.fault == "FM-27")
     assert "speculators_config" in finding.because
+
+
+def test_a_field_that_is_gone_is_said_to_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
+    """The reason why a field would be added is no reason why one was taken out."""
+    made = convert(write_draft(tmp_path / "draft", torch_dtype="bfloat16"), tmp_path / "copy", to="speculators")
+    gone = {e.what: e.why for e in made.changes if e.what.startswith("config: ") and e.after == "absent"}
+    assert gone["config: torch_dtype"] == "the format has no such field"
+    assert gone["config: rope_theta"] == "it stands in transformer_layer_config.rope_parameters.rope_theta now"
