@@ -28,13 +28,23 @@ of what a server feeds its draft (prints the command to start it with; --run sta
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """The options of the verb, for both of its uses."""
     verb.epilog, verb.formatter_class = _WORDS, argparse.RawDescriptionHelpFormatter
-    verb.add_argument("engine", nargs="?", choices=("transformers", "sglang", "vllm"), default="transformers", help="default: %(default)s")
+    verb.add_argument(
+        "engine",
+        metavar="ENGINE",
+        nargs="?",
+        choices=("transformers", "sglang", "vllm"),
+        default="transformers",
+        help="transformers, sglang or vllm (default: %(default)s)",
+    )
     verb.add_argument("--out", required=True, metavar="DUMP", help="the dump to write: a new folder")
     verb.add_argument("--boundaries", metavar="B,B,B", help="such as 2,15,27, or all (default: the three that drafts usually read)")
     verb.add_argument("--limit", type=int, metavar="N", help="only the first N prompts or requests")
     own = verb.add_argument_group("in this process")
     own.add_argument("--target", metavar="PATH", help="the target's checkpoint")
-    own.add_argument("--prompts", metavar="FILE", help='JSON lines with "prompt_ids" (and "output_ids") or "text"')
+    words = (
+        'JSON lines with "text" (as it is, no chat template), "messages" or "conversations" (through it), or "prompt_ids" and "output_ids"'
+    )
+    own.add_argument("--prompts", metavar="FILE", help=words)
     own.add_argument("--side", choices=("train", "live", "reference"), default="train", help="what the dump is for (default: %(default)s)")
     own.add_argument("--max-new", type=int, default=0, metavar="N", help="let the target answer, up to N tokens each (greedy)")
     server = verb.add_argument_group("of a server", "what it feeds its draft, and other boundaries; its launch command follows --")
@@ -111,7 +121,9 @@ def _in_process(args: argparse.Namespace) -> int:
     hf_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = AutoModelForCausalLM.from_pretrained(args.target, dtype="auto", local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(args.target, local_files_only=True) if any("text" in line for line in lines) else None
+        tokenizer = (
+            AutoTokenizer.from_pretrained(args.target, local_files_only=True) if any("prompt_ids" not in line for line in lines) else None
+        )
     except (OSError, ValueError, KeyError) as error:
         raise UnreadableFile(f"Transformers cannot load it: {error}", where=args.target) from error
     boundaries = range(len(find_decoder(model).blocks) + 1) if wanted == "all" else wanted
@@ -119,6 +131,7 @@ def _in_process(args: argparse.Namespace) -> int:
     asked = [_ids(line, tokenizer, rows, where=f"{args.prompts}: prompt {n}") for n, line in enumerate(lines, 1)]
     with ExitStack() as open_writer, torch.inference_mode():
         writer: DumpWriter | None = None
+        silent = 0
         for n, (prompt, answer) in enumerate(track(asked, "prompts")):
             with capture(model, boundaries, side=args.side) as tape:  # one tape per prompt: it is written and let go at once
                 row = torch.tensor([[*prompt, *answer]], device=model.device)
@@ -132,7 +145,11 @@ def _in_process(args: argparse.Namespace) -> int:
                 writer = open_writer.enter_context(made)
             states = {b: record.state(b) for b in tape.boundaries}
             name, length = f"prompt-{n:05}", min(len(prompt), len(record.input_ids))
+            silent += bool(args.max_new) and not answer and len(record.input_ids) <= length + 1  # the last token is never fed
             writer.add(name=name, input_ids=record.input_ids, states=states, final=record.final, prompt_length=length)
+    if silent:
+        why = 'a chat model may want its template: give "messages" in place of "text"'
+        print(f"# {silent} of {len(asked)} prompts got no answer; {why}", file=sys.stderr)
     print(f"wrote {len(asked)} sequences at boundaries {', '.join(map(str, tape.boundaries))} to {args.out}")
     return 0
 
@@ -148,31 +165,63 @@ def _boundaries(text: str | None) -> tuple[int, ...] | Literal["all"] | None:
         ) from None
 
 
+_KEYS = ("prompt_ids", "text", "prompt", "messages", "conversations")
+"""What a line may hold, the first wins: ids, a text as it is under either name, a chat as OpenAI's API or as ShareGPT has it."""
+
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON lines file; each problem names its line."""
     for n, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
-        where, hint = f"{path}:{n}", 'one JSON object a line with "prompt_ids" or "text"'
+        where, hint = f"{path}:{n}", f"one JSON object a line with one of {', '.join(_KEYS)}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UnreadableFile(f"not JSON: {error}", where=where, hint=hint) from error
-        if not isinstance(value, dict) or not ("prompt_ids" in value or "text" in value):
-            raise UnreadableFile('neither "prompt_ids" nor "text" is there', where=where, hint=hint)
+        if not isinstance(value, dict) or not any(key in value for key in _KEYS):
+            raise UnreadableFile('neither "prompt_ids" nor "text" nor "messages" is there', where=where, hint=hint)
         yield value
 
 
 def _ids(line: dict[str, Any], tokenizer: Any, rows: int, *, where: str) -> tuple[list[int], list[int]]:
-    """Prompt and answer (may be empty) of one line: ids as they are, or the text without any chat template."""
-    if "prompt_ids" in line:
-        prompt, answer = line["prompt_ids"], line.get("output_ids", [])
-    else:
-        prompt, answer = tokenizer(line["text"])["input_ids"] if isinstance(line["text"], str) else None, []
+    """Prompt and answer (may be empty) of one line: ids as they are, the text without any chat template, a chat with the target's."""
+    key = next(key for key in _KEYS if key in line)
+    prompt: Any = None
+    answer: Any = []
+    if key == "prompt_ids":
+        prompt, answer = line[key], line.get("output_ids", [])
+    elif isinstance(line[key], str):
+        prompt = tokenizer(line[key])["input_ids"]
+    elif key in ("messages", "conversations"):
+        prompt, answer = _chat(line[key], tokenizer, where)
     if not prompt or not _whole(prompt, rows) or not _whole(answer, rows):
         what = f"token ids must be lists of whole numbers below {rows}, text a string; the prompt may not be empty"
         raise InputError(what, where=where, hint="give ids of the target's own tokenizer")
     return prompt, answer
+
+
+def _chat(turns: Any, tokenizer: Any, where: str) -> tuple[list[int], list[int]]:
+    """The chat up to the target's last turn as prompt, and that turn, if it is the last, as the answer."""
+    try:
+        chat = [
+            {"role": _ROLES.get(t.get("role", t.get("from")), t.get("role", t.get("from"))), "content": t.get("content", t.get("value"))}
+            for t in turns
+        ]
+        known = bool(chat) and all(isinstance(t["role"], str) and isinstance(t["content"], str) for t in chat)
+        asked = chat[:-1] if known and chat[-1]["role"] == "assistant" else chat
+        texts = [tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=c is asked) for c in (asked, chat)] if known else []
+    except Exception as error:  # a template is a program of the target's, and ends as it likes
+        raise InputError(f"not a chat that the target's template takes: {error}"[:300], where=where, hint=_CHAT) from error
+    if not texts or not asked:
+        raise InputError("not a chat: no turns, or a turn without role and content", where=where, hint=_CHAT)
+    prompt, whole = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    return prompt, [] if asked is chat else whole[len(prompt) :] if whole[: len(prompt)] == prompt else []
+
+
+_CHAT = 'give "messages": [{"role": "user", "content": "..."}, ...]'
 
 
 def _whole(ids: Any, rows: int) -> bool:

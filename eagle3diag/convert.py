@@ -231,7 +231,8 @@ def _config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[
         if (name in before) != (name in after) and other in differ and value in (before.get(other, _ABSENT), after.get(other, _ABSENT)):
             moved.append(name)
             continue
-        why = FLAT_REASONS.get(name.rsplit(".", 1)[-1], "as the format has it")
+        leaf = name.rsplit(".", 1)[-1]
+        why = FLAT_REASONS.get(leaf, _FORMAT) if name in after else _elsewhere(leaf, after)
         yield Edit(f"config: {name}", _shown(before.get(name, _ABSENT)), _shown(after.get(name, _ABSENT)), why)
     if moved:
         places = ("the top level", "transformer_layer_config")
@@ -239,6 +240,13 @@ def _config_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[
         yield Edit(f"config: {len(moved) // 2} fields", *(places if inside else places[::-1]), "the same values, where the format has them")
 
 
+def _elsewhere(leaf: str, after: Mapping[str, Any]) -> str:
+    """Why a field is gone: where the same is written now, if it is."""
+    place = next((name for name in after if name.rsplit(".", 1)[-1] == leaf), None)
+    return f"it stands in {place} now" if place is not None else "the format has no such field"
+
+
+_FORMAT = "as the format has it"
 _NESTED = "transformer_layer_config."
 _ABSENT = object()
 

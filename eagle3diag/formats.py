@@ -22,6 +22,9 @@ _QWEN3 = ("Eagle3Qwen3ForCausalLM",)
 #: The model types of dense drafts, and of published MLA drafts, under which vLLM builds them (run in 0.32.0).
 _DENSE_TYPE, _LATENT_TYPE = "llama", "kimi_k2"
 
+_TOKENS = 5
+"""Drafts a round that speculators writes where nothing is said (0.9, ``GreedyTokenProposalConfig``); a launch command goes before it."""
+
 #: Why a field of the config changes, by its name.
 FLAT_REASONS: Mapping[str, str] = {
     "architectures": "the class that the engine builds for such a draft",
@@ -149,7 +152,8 @@ def nested(c: DraftConfig) -> Layout:
     if c.style == "speculators":
         return Layout(dict(c.raw), ())
     left: list[tuple[str, str, str, str]] = [
-        ("speculators_config.verifier", "absent", "absent", "no file of the draft names the target; give it to vllm serve")
+        ("speculators_config.verifier", "absent", "null", "no file of the draft names the target; give it to vllm serve"),
+        ("speculative_tokens", "absent", f"{_TOKENS}", "speculators' default; the draft does not say for how many it was trained"),
     ]
     layer = {
         "model_type": "llama",
@@ -177,6 +181,14 @@ def nested(c: DraftConfig) -> Layout:
         "norm_output": c.norm_output,
         "tie_word_embeddings": c.tie_word_embeddings,
         "dtype": c.dtype,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {"proposal_type": "greedy", "speculative_tokens": _TOKENS, "accept_tolerance": 0.0, "verifier_accept_k": 1}
+            ],
+            "verifier": {"name_or_path": None, "architectures": []},
+        },
         "transformer_layer_config": {name: value for name, value in layer.items() if value is not None},
     }
     if c.aux_boundaries is not None:

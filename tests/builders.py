@@ -52,6 +52,10 @@ def speculators_config(**changes: Any) -> dict[str, Any]:
         "architectures": ["Eagle3DraftModel"], "speculators_model_type": "eagle3", "draft_vocab_size": VD, "target_hidden_size": None,
         "eagle_aux_hidden_state_layer_ids": list(AUX), "norm_before_residual": True, "norm_before_fc": False, "fc_norm": False,
         "norm_output": True, "tie_word_embeddings": False, "dtype": "bfloat16", "transformer_layer_config": layer,
+        "speculators_config": {
+            "algorithm": "eagle3", "default_proposal_method": "greedy", "verifier": {"name_or_path": None, "architectures": []},
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 5, "accept_tolerance": 0.0, "verifier_accept_k": 1}],
+        },
     }  # fmt: skip
     return top | changes
 

@@ -98,8 +98,8 @@ class Trainer:
         config: dict[str, Any] = {"architectures": [self.architecture], **FLAT, **self.changes}
         if self.name.startswith("speculators"):
             config = {
-                "architectures": [self.architecture], "speculators_model_type": "eagle3", "draft_vocab_size": VD, "norm_before_residual": True,
-                "transformer_layer_config": FLAT,
+                "architectures": [self.architecture], "speculators_model_type": "eagle3", "speculators_config": {},
+                "draft_vocab_size": VD, "norm_before_residual": True, "transformer_layer_config": FLAT,
             }  # fmt: skip
         ids = [b - 1 if self.output_ids else b for b in TRAINED]
         if self.key == NESTED:

@@ -81,7 +81,7 @@ def diagnose(
         comparison=comparison,
         weights=weights,
         trail=tuple(trail(case, healthy, live_replay)),
-        missing=tuple(missing(case, ranked)),
+        missing=tuple(missing(case, ranked, live_replay)),
         as_trained=as_trained,
         series=explanation.series,
         suspects=suspects,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import is_symptom
+from eagle3diag.diagnose.explain import HARMLESS, is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
@@ -46,7 +46,8 @@ def verdict(
         first = serious[0].finding
         if suspects and all(is_symptom(r.finding.fault) for r in serious):
             return f"{first.fault}: {first.title}; {_undetermined(suspects)}."
-        more = f" And {len(serious) - 1} more: {', '.join(r.finding.fault for r in serious[1:4])}." if len(serious) > 1 else ""
+        others = ", ".join(dict.fromkeys(r.finding.fault for r in serious[1:] if r.finding.fault != first.fault))
+        more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
         return f"{first.fault}: {first.title}.{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
@@ -108,8 +109,14 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
         yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed"
 
 
-def missing(case: Case, ranked: tuple[Ranked, ...]) -> Iterator[str]:
-    """What was not given, what it would tell, and how to get it."""
+def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iterator[str]:
+    """What was not given, what it would tell, and how to get it; and what was given and does not belong together."""
+    length = case.observed.length if case.observed is not None else None
+    if live is not None and length is not None and length > live.accept_length_interval[1] + HARMLESS:
+        yield (
+            f"one run of the server: {length:.2f} is observed, and on what the live dump holds the draft reaches {live.accept_length:.2f}; "
+            "they are not of one server or not of like prompts; record the dump again and take the number from the same run"
+        )
     if case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     if case.draft is not None and map_is_lost(case.healthy_draft):

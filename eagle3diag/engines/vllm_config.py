@@ -65,6 +65,8 @@ def _speculators(raw: Mapping[str, object], version: Version) -> str | Unloadabl
         return Unloadable("speculators' format is read since vLLM 0.10")
     if kind != "eagle3":
         return Unloadable(f"speculators_model_type is {kind!r:.40}, not eagle3")
+    if raw.get("speculators_config") is None and raw.get("model_type") is None:  # get_config; run in 0.32.0
+        return Unloadable("the config has neither speculators_config, by which vLLM recognises the format, nor model_type")
     model_type = layer.get("model_type", "llama") if isinstance(layer, Mapping) else "llama"
     if version not in _QWEN3:
         return "Eagle3LlamaForCausalLM"

@@ -71,7 +71,9 @@ def symptoms(case: Case) -> Iterator[Finding]:
         + (f" The usual causes: {'; '.join(usual)}." if usual else " What the checkpoint and the command can show is ruled out.")
         + (f" But {seen.rounds} rounds are few." if few else ""),
         tuple(evidence),
-        f"Give more of the evidence: {', '.join(lacking)}." if lacking else "Measure again with more rounds, and report the engine's version.",
+        f"Give more of the evidence: {', '.join(lacking)}."
+        if lacking
+        else "Measure again with more rounds, and report the engine's version.",
         "eagle3diag diagnose with what was added names the cause, or rules more out.",
     )
 

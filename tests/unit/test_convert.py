@@ -288,3 +288,23 @@ def test_the_verb_at_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert said["kind"] == "Conversion" and said["findings"][0]["fault"] == "FM-06"
     assert isinstance(eagle3diag.convert(source, tmp_path / "q"), Conversion)
+
+
+def test_a_copy_for_speculators_is_one_that_vllm_recognises(tmp_path: Path) -> None:
+    """vLLM's get_config tells the format by speculators_config alone (run in 0.32.0); without it the config has no model type."""
+    convert(write_draft(tmp_path / "draft"), tmp_path / "copy", to="speculators")
+    assert not audit(tmp_path / "copy", engine="vllm==0.32.0").refused
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] > 0
+    del config["speculators_config"]
+    (tmp_path / "copy" / "config.json").write_text(json.dumps(config))
+    (finding,) = (f for f in audit(tmp_path / "copy", engine="vllm==0.32.0").findings if f.fault == "FM-27")
+    assert "speculators_config" in finding.because
+
+
+def test_a_field_that_is_gone_is_said_to_be_elsewhere_or_nowhere(tmp_path: Path) -> None:
+    """The reason why a field would be added is no reason why one was taken out."""
+    made = convert(write_draft(tmp_path / "draft", torch_dtype="bfloat16"), tmp_path / "copy", to="speculators")
+    gone = {e.what: e.why for e in made.changes if e.what.startswith("config: ") and e.after == "absent"}
+    assert gone["config: torch_dtype"] == "the format has no such field"
+    assert gone["config: rope_theta"] == "it stands in transformer_layer_config.rope_parameters.rope_theta now"

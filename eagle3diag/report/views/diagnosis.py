@@ -65,9 +65,9 @@ def _observed(seen: Acceptance) -> str:
 
 def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
-    words = [f"Share of the explanation: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
+    words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
     if ranked.weight > 0 and ranked.certainty < SURE:
-        words.append(f"That it is there at all: {percent(ranked.certainty, 0)}.")
+        words.append(f"The accept length makes it {percent(ranked.certainty, 0)} likely that the server has this fault.")
     if ranked.predicted is not None:
         alone = accept_length(ranked.predicted.accept_length, ranked.predicted.accept_length_interval)
         beside = [f"{result.observed.length:.2f} is observed"] if result.observed is not None and result.observed.length is not None else []
@@ -86,7 +86,7 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
     if figures or result.counterfactuals:
         tables = (_counterfactuals(result),) if result.counterfactuals else ()
         rest = (
-            f"{percent(result.none_of_these, 0)} is kept for a cause that is not among the findings."
+            f"{percent(result.none_of_these, 0)} of what is lost is left for a cause that is not listed."
             if result.none_of_these >= 0.005
             else ""
         )
