@@ -134,13 +134,16 @@ train-sample: $(TARGET)/model.safetensors ## Retrain the sample draft from nothi
 record-samples: $(TARGET)/model.safetensors .venv-sglang/ready ## Record the sample servers anew from the real SGLang engine into data_samples/live
 	PYTHONPATH=tools/sglang_cpu/shims:. .venv-sglang/bin/python tools/sglang_cpu/record_samples.py --target $(TARGET) --draft data_samples/draft --prompts data_samples/prompts.jsonl --out data_samples/live
 
-bench: $(TARGET)/model.safetensors ## Measure capture, comparison and opening of dumps, as ratios in one run
+bench: $(TARGET)/model.safetensors ## Measure capture, comparison, dumps, audit, logs and weights, as ratios in one run
 	$(BIN)/python benchmarks/capture_overhead.py --target $(TARGET)
 	$(BIN)/python benchmarks/capture_engine.py --target $(TARGET)
 	$(BIN)/python benchmarks/compare_pair.py
 	$(BIN)/python benchmarks/dumps_rate.py
 	$(BIN)/python benchmarks/dumps_open.py
 	$(BIN)/python benchmarks/audit_size.py
+	$(BIN)/python benchmarks/log_reading.py
+	$(BIN)/python benchmarks/weights_speed.py verdict
+	$(BIN)/python benchmarks/weights_speed.py moments
 
 pictures: $(RENDERED) browsers ## Take the pictures of the README and the documentation anew
 	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python tools/pictures.py
