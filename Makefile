@@ -11,7 +11,7 @@ RENDERED := $(patsubst notebooks/%.ipynb,out/rendered/notebooks/%.html,$(wildcar
 export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help browsers demo test check test-engines test-loaders test-sglang test-vllm test-ray test-browser docs notebooks score score-engines notebook train-sample record-samples bench pictures clean
+.PHONY: help browsers engines demo test check test-engines test-loaders test-sglang test-vllm test-ray test-browser docs notebooks score score-engines notebook train-sample record-samples bench pictures clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -62,9 +62,11 @@ LOADERS := $(patsubst %,.loaders/%/ready,0.4.8 0.4.9 0.5.8 0.5.12 0.5.16)
 
 ENGINES = EAGLE3DIAG_TARGET=$(TARGET) EAGLE3DIAG_NO_SKIP=1 EAGLE3DIAG_SGLANG=$(CURDIR)/.venv-sglang/bin/python EAGLE3DIAG_VLLM=$(CURDIR)/.venv-vllm/bin/python
 
+engines: .venv-sglang/ready .venv-vllm/ready $(LOADERS) ## Install vLLM and six releases of SGLang, each in an environment of its own
+
 test-engines: test-loaders test-sglang test-vllm ## Run all contract tests against real engines on CPU
 
-test-loaders: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready $(LOADERS) ## ... only what several SGLang versions and vLLM load
+test-loaders: $(TARGET)/model.safetensors engines ## ... only what several SGLang versions and vLLM load
 	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_loaders.py
 
 test-sglang: $(TARGET)/model.safetensors .venv-sglang/ready ## ... only the SGLang engine: capture, replay
