@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from eagle3diag import __version__, cli_capture, cli_fault, cli_notebooks, cli_options, cli_report, progress
 from eagle3diag.errors import BadArgument, Eagle3DiagError, InputError
-from eagle3diag.findings import Severity
+from eagle3diag.findings import Severity, writing
 
 if TYPE_CHECKING:
     from eagle3diag.findings import Result
@@ -67,12 +67,8 @@ def _complain(words: str, code: int, with_traceback: bool) -> int:
 def _finish(result: Result, args: argparse.Namespace) -> int:
     """Show, write and judge one result."""
     if args.html is not None:
-        try:
+        with writing("the report", args.html, "choose a path that can be written"):
             result.to_html(args.html, include_text=args.include_text)
-        except OSError as error:
-            raise BadArgument(
-                f"cannot write the report: {error.strerror or error}", where=args.html, hint="choose a path that can be written"
-            ) from error
     if args.json:
         print(result.to_json(include_text=args.include_text), end="")
     else:
@@ -183,10 +179,8 @@ def _probe(args: argparse.Namespace) -> int:
     key = args.api_key or os.environ.get("EAGLE3DIAG_API_KEY") or None
     result = probe(args.url, api_key=key, prompts=args.prompt, max_tokens=args.max_tokens, timeout=args.timeout)
     if args.save is not None:
-        try:
+        with writing("the probe", args.save):
             result.save(args.save)
-        except OSError as error:
-            raise BadArgument(f"cannot write the probe: {error.strerror or error}", where=args.save) from error
     return _finish(result, args)
 
 

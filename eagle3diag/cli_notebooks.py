@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
-from eagle3diag.findings import write_atomically
+from eagle3diag.findings import write_atomically, writing
 from eagle3diag.report.numbers import many
 
 #: Evidence that a notebook reads, by the name of its variable in the cell tagged ``paths``.
@@ -47,10 +47,8 @@ def export(args: argparse.Namespace) -> int:
     source = Path(args.notebook)
     notebook = notebook_file.read(source)
     page = notebook_page.page(notebook, include_text=args.include_text)
-    try:
+    with writing("the page", args.html, "choose another path"):
         path = write_atomically(args.html or source.with_suffix(".html"), page)
-    except OSError as error:
-        raise BadArgument(f"cannot write the page: {error.strerror or error}", where=args.html, hint="choose another path") from error
     told = "with" if args.include_text else "without"
     print(f"{path}: {many(len(notebook.results), 'result')}, {len(page.encode()) / 1e6:.1f} MB, {told} code, printed text, paths and hosts")
     return 0

@@ -128,7 +128,11 @@ def build(runs: Mapping[str, Run]) -> Parser:
     )
     one.add_argument("--engine", metavar="NAME==VERSION", help="default: as the log, the live dump or the launch command say")
     one.add_argument(
-        "--assume-fixed", action="append", default=[], metavar="FM-NN", help="judge without this fault, which has been fixed since; repeatable"
+        "--assume-fixed",
+        action="append",
+        default=[],
+        metavar="FM-NN",
+        help="judge without this fault, which has been fixed since; repeatable",
     )
 
     _names(one)
@@ -149,7 +153,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
         "what an engine's loader does with the checkpoint: names, shapes, config, vocabulary map",
         "eagle3diag audit draft/ --engine vllm==0.32.0 --target target/",
     )
-    one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
+    _draft(one)
     one.add_argument("--engine", metavar="NAME==VERSION", help="default: the newest SGLang whose rules are known")
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint")
 
@@ -158,14 +162,14 @@ def build(runs: Mapping[str, Run]) -> Parser:
         "write a repaired copy of a draft for an engine version; never in place",
         "eagle3diag convert draft/ fixed/ --to sglang==0.5.8",
     )
-    one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
+    _draft(one)
     one.add_argument("out", metavar="OUT", help="a new folder")
     one.add_argument(
         "--to", metavar="NAME==VERSION", help="sglang==V, vllm==V or speculators (default: the newest SGLang whose rules are known)"
     )
 
     one = verb("weights", "spectra, norms and distance to initialisation of every tensor", "eagle3diag weights draft/ --target target/")
-    one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
+    _draft(one)
     one.add_argument(
         "--spectra", choices=("auto", "full", "none"), default="auto", help="which singular values to compute (default: %(default)s)"
     )
@@ -176,7 +180,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     _names(one)
 
     one = verb("replay", "the accept length to expect, without a server", "eagle3diag replay draft/ train/ --target target/ --steps 4")
-    one.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
+    _draft(one)
     one.add_argument("dump", metavar="DUMP", help="hidden states to draft from, with the target's own answers")
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint: embedding and head, when the draft borrows them")
     one.add_argument("--steps", type=int, default=4, metavar="K", help="drafts per round (default: %(default)s)")
@@ -283,6 +287,10 @@ def _scale(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (default: %(default)s)")
     parser.add_argument("--resume", metavar="DIR", help="keep finished work there, and take it up again after an interruption")
     parser.add_argument("--ray", metavar="auto|ADDRESS", help="work on a Ray cluster; every node must see the paths")
+
+
+def _draft(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
 
 
 def _names(parser: argparse.ArgumentParser) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from eagle3diag.errors import FindingsFound
+from eagle3diag.errors import BadArgument, FindingsFound
 from eagle3diag.files import kind
 
 TEXT: Mapping[str, bool] = MappingProxyType({"text": True})
@@ -196,4 +197,18 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     return target
 
 
-__all__ = ["TEXT", "Evidence", "Finding", "Result", "Severity", "headline", "plain", "write_atomically"]
+@contextmanager
+def writing(what: str, where: object, hint: str | None = None) -> Iterator[None]:
+    """What the system refuses within this block (no space, no rights, a folder in the way), said of ``what`` that the user asked for.
+
+    Raises
+    ------
+    BadArgument: in place of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise BadArgument(f"cannot write {what}: {error.strerror or error}", where=where, hint=hint) from error
+
+
+__all__ = ["TEXT", "Evidence", "Finding", "Result", "Severity", "headline", "plain", "write_atomically", "writing"]

@@ -89,9 +89,7 @@ def _ids(c: DraftConfig, engine: str, raw: dict[str, Any], left: list[tuple[str,
     """SGLang reads output ids in ``eagle_config``, vLLM state ids at the top level; each passes over the other's."""
     boundaries = c.aux_boundaries
     if boundaries is None:
-        left.append(
-            ("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default")
-        )
+        left.append(("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default"))
         return
     if c.latent is not None:
         why = "targets with MLA read the ids in two ways, by version and by the first id; only the trainer knows which was meant"
@@ -194,9 +192,7 @@ def nested(c: DraftConfig) -> Layout:
     if c.aux_boundaries is not None:
         raw["eagle_aux_hidden_state_layer_ids"] = list(c.aux_boundaries)
     else:
-        left.append(
-            ("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default")
-        )
+        left.append(("aux layer ids", "absent", "absent", "no file says which layers the draft was trained on; engines take their default"))
     return Layout(raw, tuple(left))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagle3diag.errors import BadArgument, Eagle3DiagError, MissingDependency
 from eagle3diag.evidence import EVIDENCE, evidence
+from eagle3diag.findings import writing
 
 if TYPE_CHECKING:
     from eagle3diag.diagnose import Diagnosis
@@ -121,12 +122,8 @@ class Workbench:
     def _write(self) -> None:
         if self.result is None:
             raise BadArgument("there is no diagnosis to export yet", hint="press Diagnose first")
-        try:
+        with writing("the report", self.path.value, "choose another path"):
             path = self.result.to_html(self.path.value.strip() or "report.html", include_text=self.include_text.value)
-        except OSError as error:
-            raise BadArgument(
-                f"cannot write the report: {error.strerror or error}", where=self.path.value, hint="choose another path"
-            ) from error
         told = "with" if self.include_text.value else "without"
         self._say(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file, {told} paths, hosts and texts")
 

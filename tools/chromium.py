@@ -123,6 +123,16 @@ class Tab:
             self.requested.append(params["request"]["url"])
 
 
+def stop(process: subprocess.Popen[bytes], patience: float) -> None:
+    """End a program: asked first, and after ``patience`` seconds made to."""
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @contextmanager
 def browser(binary: str, profile: Path) -> Iterator[Tab]:
     """A fresh browser with an empty profile; it is ended with the block."""
@@ -147,11 +157,6 @@ def browser(binary: str, profile: Path) -> Iterator[Tab]:
     try:
         yield Tab(process, in_write, out_read)
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process, 10)
         os.close(in_write)
         os.close(out_read)

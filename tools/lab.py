@@ -55,12 +55,7 @@ def jupyterlab(scratch: Path, work: Path, environment: Mapping[str, str] | None 
         time.sleep(1)
         yield json.loads(files[0].read_text())["url"].replace("localhost", "127.0.0.1")
     finally:
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+        chromium.stop(server, 20)
 
 
 class Notebook:

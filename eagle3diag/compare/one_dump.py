@@ -21,7 +21,7 @@ from eagle3diag.compare.ranks import RankCheck, against, beside, rank_checks
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.sampling import chunks
-from eagle3diag.compare.there import dump_path, shared_path
+from eagle3diag.compare.there import dump_path, kept_open, shared_path
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
 from eagle3diag.dumps.places import is_url
 from eagle3diag.dumps.records import DumpSource
@@ -204,14 +204,12 @@ def _elsewhere(dump: object, target: object, task: _Task, drawn: tuple[int, ...]
 
 def _check_there(shared: tuple[_Task, str, str | None], numbers: list[tuple[int, int]]) -> Partial:
     task, dump, target = shared
-    opened, other = _opened(dump, target)
-    return task.check(opened, other, None if target is None else _reader(target, task.records), numbers)
+    return task.check(kept_open(dump, target), _ranks(dump, target), None if target is None else _reader(target, task.records), numbers)
 
 
 @lru_cache(maxsize=4)
-def _opened(dump: str, target: str | None) -> tuple[HiddenStates, dict[str, HiddenStates]]:
-    opened = open_dump(dump, target=target)
-    return opened, beside(opened)
+def _ranks(dump: str, target: str | None) -> dict[str, HiddenStates]:
+    return beside(kept_open(dump, target))
 
 
 @lru_cache(maxsize=1)

@@ -52,7 +52,7 @@ def pairs_elsewhere(plan: Plan, pairs: Sequence[Numbered], sources: tuple[object
 
 def _compare(shared: tuple[Plan, str, str], wanted: Iterable[_Wanted]) -> Partial:
     plan, train, live = shared
-    return measure(plan, (Numbered(w.number, w.seen, _pair(w, opened(train), opened(live))) for w in wanted))
+    return measure(plan, (Numbered(w.number, w.seen, _pair(w, kept_open(train), kept_open(live))) for w in wanted))
 
 
 def _pair(w: _Wanted, train: HiddenStates, live: HiddenStates) -> Pair:
@@ -64,9 +64,9 @@ def _rows(dump: HiddenStates, number: int) -> Rows:
 
 
 @lru_cache(maxsize=4)
-def opened(path: str) -> HiddenStates:
+def kept_open(path: str, target: str | None = None) -> HiddenStates:
     """A dump as a worker keeps it from task to task: opening lists all files."""
-    return open_dump(path)
+    return open_dump(path, target=target)
 
 
 def shared_path(source: object, side: str) -> str:

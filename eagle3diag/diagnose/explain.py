@@ -139,9 +139,7 @@ class _Weighing:
         self.singles[candidate.id] = played
 
     def _counterfactual(self, fault: str, name: str, replay: Replay) -> Counterfactual:
-        length = self.observed.length if self.observed else None
-        distance = None if length is None else abs(replay.accept_length - length)
-        return Counterfactual(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance)
+        return Counterfactual.of(fault, name, replay, self.observed.length if self.observed else None)
 
     def _best(self, fault: str) -> tuple[Change, Counterfactual, Replay] | None:
         """The variant of a fault that explains the number best."""

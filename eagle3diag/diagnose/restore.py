@@ -29,6 +29,7 @@ def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) ->
         return None
     known = {(c.fault, c.name): c for c in explanation.counterfactuals}
     best: Counterfactual | None = None
+    title = ""
     for fault in catalogue():
         for change in fault.changes(case) if fault.id not in case.assume_fixed else ():
             played = known.get((fault.id, change.name))
@@ -36,14 +37,13 @@ def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) ->
                 say(f"undoing {fault.id}: {change.name}")
                 replay = case.play(change)
                 assert replay is not None  # there is a healthy one
-                played = Counterfactual(fault.id, change.name, replay.accept_length, replay.accept_length_interval, replay.p, None)
+                played = Counterfactual.of(fault.id, change.name, replay)
             if best is None or played.accept_length > best.accept_length:
-                best = played
+                best, title = played, fault.title
     if best is None or best.accept_length_interval[0] < healthy.accept_length_interval[1] + max(GAIN - HARMLESS, 0.0):
         return None
     if best.accept_length < healthy.accept_length + GAIN:
         return None
-    title = next(f.title for f in catalogue() if f.id == best.fault)
     finding = Finding(
         best.fault,
         Severity.ERROR,

@@ -26,6 +26,12 @@ class Counterfactual:
     p: tuple[float, ...]
     distance: float | None
 
+    @classmethod
+    def of(cls, fault: str, name: str, replay: Replay, observed: float | None = None) -> Counterfactual:
+        """What one ``replay`` says, beside the ``observed`` accept length."""
+        distance = None if observed is None else abs(replay.accept_length - observed)
+        return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance)
+
 
 @dataclass(frozen=True)
 class Ranked:

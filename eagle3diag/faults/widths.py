@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from eagle3diag.compare import FINAL, Comparison
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -51,6 +51,13 @@ def _name(c: Comparison, block: int) -> str:
     return f"boundary {c.train.boundaries[block]}" if block < len(c.train.boundaries) else f"block {block}"
 
 
+def _best_fits(c: Comparison, blocks: Iterable[int]) -> tuple[Evidence, ...]:
+    """How well the live block that fits best fits each of these train blocks."""
+    return tuple(
+        Evidence(f"{_name(c, i)}: best cosine among the live blocks", max(c.order[i]), f"at least {MATCHES}", "compare") for i in blocks
+    )
+
+
 def last_boundary(c: Comparison) -> Finding | None:
     """FM-30: the boundary behind the last block does not reach the draft, or the one before it does in its place."""
     declared, layers = c.train.boundaries, c.train.n_layers or c.live.n_layers
@@ -68,10 +75,7 @@ def last_boundary(c: Comparison) -> Finding | None:
         f"boundary {layers}, after the last block, is {'not captured' if absent else f'replaced by boundary {layers - 1}'}",
         "Engines that capture before each block never see the state after the last one: its id counts for nothing, or was lowered by one to "
         "make the draft load. The final state after the norm is not that boundary either.",
-        tuple(
-            Evidence(f"{_name(c, i)}: best cosine among the live blocks", max(row), f"at least {MATCHES}", "compare")
-            for i, row in enumerate(c.order)
-        ),
+        _best_fits(c, range(len(c.order))),
         "Capture after the loop over the blocks, before the final norm; or train on boundaries below the last.",
         f"compare() must find boundary {layers} among the live blocks.",
     )
@@ -98,10 +102,7 @@ def other_stage(c: Comparison) -> Finding | None:
         title,
         "The draft runs on the last stage of the pipeline, where hooks see local layers with local numbers. Without pipeline parallelism it is "
         "FM-17: fewer layers are configured than were trained on.",
-        tuple(
-            Evidence(f"{_name(c, i)}: best cosine among the live blocks", max(row), f"at least {MATCHES}", "compare")
-            for i, row in enumerate(c.order)
-        ),
+        _best_fits(c, range(len(c.order))),
         "Relay the states from stage to stage in order and number layers globally, or serve without pipeline parallelism.",
         "compare() must find equal widths and the declared boundaries.",
     )
@@ -113,14 +114,13 @@ def odd_width(c: Comparison) -> Finding | None:
         return None
     if last_boundary(c) is not None or other_stage(c) is not None:
         return None
-    best, lost = [max(row, default=0.0) for row in c.order], _lost(c)
-    names = [_name(c, i) for i in range(len(c.order))]
+    lost = _lost(c)
     every = bool(c.order) and not lost and c.live.width > c.train.width
     return Finding(
         "FM-32" if every else "H1",
         Severity.ERROR,
         f"the draft is fed {c.live.width_in_h:g} hidden sizes, it was trained on {c.train.width_in_h:g}"
-        + (": all trained states are among them" if every else f"; {', '.join(names[i] for i in lost)} is missing" if lost else ""),
+        + (": all trained states are among them" if every else f"; {', '.join(_name(c, i) for i in lost)} is missing" if lost else ""),
         "The engine hands over the states of all layers; the draft was trained on a few."
         if every
         else "The number of aux states captured is not the one that the draft was trained on (FM-17); the last boundary, layers of another pipeline "
@@ -128,7 +128,7 @@ def odd_width(c: Comparison) -> Finding | None:
         (
             Evidence("live width", c.live.width, str(c.train.width), "compare"),
             Evidence("hidden size", c.hidden_size, None, "dump"),
-            *(Evidence(f"{names[i]}: best cosine among the live blocks", best[i], f"at least {MATCHES}", "compare") for i in lost),
+            *_best_fits(c, lost),
         ),
         "Make the number of captured layers equal the number that fc takes.",
         "compare() must find equal widths.",

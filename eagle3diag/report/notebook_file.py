@@ -7,16 +7,15 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from eagle3diag.errors import Eagle3DiagError, UnreadableFile
+from eagle3diag.files import existing, read_text
 from eagle3diag.findings import Result
 from eagle3diag.report import prose
 from eagle3diag.report.notebook import MIME
 from eagle3diag.report.saved import opened
 
-_LARGEST = 256 * 1024 * 1024  # bytes
 _TEXT = 200_000  # characters of one output or source that are looked at
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,40}m")
 _PROGRESS = re.compile(r"\d%\||Progress\(")
@@ -73,14 +72,11 @@ def read(path: str | os.PathLike[str]) -> Notebook:
     ------
     UnreadableFile: missing, no notebook of nbformat 4, of a shape that no notebook has, or one that was never run.
     """
-    where = Path(path)
+    where = existing(path, "a notebook")
+    text = read_text(where)
     try:
-        if where.stat().st_size > _LARGEST:
-            raise UnreadableFile(f"is larger than {_LARGEST >> 20} MB", where=where, hint="clear the outputs that are not needed")
-        found = json.loads(where.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise UnreadableFile(f"cannot be opened: {error.strerror or error}", where=where, hint="check the path") from None
-    except (ValueError, RecursionError):  # no UTF-8, no JSON, or nested without end
+        found = json.loads(text)
+    except (ValueError, RecursionError):  # no JSON, or nested without end
         raise UnreadableFile("is not JSON, or it is cut off", where=where, hint=_HINT) from None
     if not isinstance(found, dict) or found.get("nbformat") != 4 or not isinstance(found.get("cells"), list):
         raise UnreadableFile("is not a notebook of nbformat 4", where=where, hint=_HINT)

@@ -32,7 +32,6 @@ KINDS: Mapping[str, str] = {
 }
 """Every kind of result, and the module that has it: a file can name these and nothing else."""
 
-_LARGEST = 256 * 1024 * 1024  # bytes; a thousand times what a diagnosis takes
 _INSIDE = re.compile(r'<script type="application/json" id="result">(.*?)</script>', re.DOTALL)
 _HINT = "open what result.save() or result.to_html() wrote"
 _LARGEST_NUMBER = 1 << 80  # beyond what is ever counted, and within a float
@@ -50,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> Result:
     UnreadableFile: missing, cut off, not ours, of a kind or shape that this version does not know; the message names the place inside.
     """
     where = existing(path, "a saved result")
-    return opened(_json(read_text(where, _LARGEST), where), where)
+    return opened(_json(read_text(where), where), where)
 
 
 def opened(body: Any, where: object) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,14 @@ def test_what_is_no_run_notebook_is_named(tmp_path: Path, content: str, told: st
         notebook_file.read(path)
     assert cli.main(["export", str(path)]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """As at every other door: what is no regular file is never read."""
+    os.mkfifo(tmp_path / "n.ipynb")
+
+    with pytest.raises(UnreadableFile, match="not a regular file"):
+        notebook_file.read(tmp_path / "n.ipynb")
 
 
 def test_a_large_notebook_stays_under_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

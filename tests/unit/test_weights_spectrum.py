@@ -181,7 +181,9 @@ class TestInvariance:
     @staticmethod
     def close(a: Spectrum, b: Spectrum, scale: float = 1.0) -> None:
         one, other = np.square(np.array(a.singular_values) * scale), np.square(b.singular_values)
-        np.testing.assert_allclose(one, other, rtol=2e-7, atol=1e-13 * other[0])  # eigenvalues of a Gram matrix: known to a part of the largest
+        np.testing.assert_allclose(
+            one, other, rtol=2e-7, atol=1e-13 * other[0]
+        )  # eigenvalues of a Gram matrix: known to a part of the largest
         for field in ("outside", "bulk_outside", "count"):
             assert getattr(a, field) == getattr(b, field)
         for field in ("outside_energy", "highest_over_edge", "stable_rank", "effective_rank", "tracy_widom", "bulk_misfit"):
