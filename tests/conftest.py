@@ -7,14 +7,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.dumps import HiddenStates, open_dump
-
-# The same examples in every run, so that a failure belongs to a change; `pytest --hypothesis-profile=default` looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
-settings.load_profile("repeatable")
 
 ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["fixtures"]  # data, and the script that wrote it in engines' environments

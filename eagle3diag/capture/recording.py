@@ -53,6 +53,7 @@ class _Running:
     held: set[int] = field(default_factory=set)
     pieces: list[Mapping[str, Tensor]] = field(default_factory=list)
     prompt_length: int | None = None
+    rounds: dict[int, int] = field(default_factory=dict)  # accepted drafts by the position that a round was drafted from
 
 
 class Recording:
@@ -96,12 +97,17 @@ class Recording:
             request.tokens.update(tokens)
             request.prompt_length = prompt_length if prompt_length is not None else request.prompt_length
 
-    def rows(self, name: str, positions: Sequence[int], parts: Mapping[str, Tensor]) -> None:
-        """Rows [n, ·] of each part for ``positions``; those of a position that is there already (computed again) are left out."""
+    def rows(self, name: str, positions: Sequence[int], parts: Mapping[str, Tensor], accepted: int | None = None) -> None:
+        """Rows [n, ·] of each part for ``positions``; those of a position that is there already (computed again) are left out.
+
+        ``accepted``: these are the tokens of one round, of whose drafts so many were accepted; it was drafted from the row before.
+        """
         request = self._request(name)
         if request is None:
             self.counters["late_rows"] = self.counters.get("late_rows", 0) + len(positions)
             return
+        if accepted is not None:
+            request.rounds.setdefault(positions[0] - 1, accepted)
         fresh = [i for i, p in enumerate(positions) if p not in request.held]
         if len(fresh) < len(positions):
             positions, parts = [positions[i] for i in fresh], {n: t[fresh] for n, t in parts.items()}
@@ -201,6 +207,7 @@ class Recording:
             final=parts.get("final"),
             prompt_length=request.prompt_length,
             positions=None if whole else torch.tensor(request.positions),
+            accepted=torch.tensor([request.rounds.get(p, -1) for p in request.positions], dtype=torch.int16) if request.rounds else None,
         )
 
     def _ids(self, ids: list[int]) -> Tensor:

@@ -70,7 +70,8 @@ class Rows:
                 rows = slice(slots.start, slots.start + counts[name])  # what lies behind the accepted ones is junk
                 positions, parts = tensors["positions"][rows].tolist(), _parts(tensors, rows)
                 self._next_tokens(name, positions, tensors["ids"][rows])
-                self._recording.rows(name, positions, parts | _picked(verified.get(name, {}), parts["features"]))
+                parts |= _picked(verified.get(name, {}), parts["features"])
+                self._recording.rows(name, positions, parts, accepted=counts[name] - 1)  # the other one is the bonus token
         self._recording.end_others(set(seen.names.values()))  # every running request is in every round
 
     def _decode(self, seen: Seen, tensors: Mapping[str, Tensor]) -> None:

@@ -103,6 +103,7 @@ class Recorder(EngineRecorder):
         self._states: dict[int, Tensor] = {}
         self._final: Tensor | None = None
         self._scheduled = 0
+        self._in_rounds: frozenset[str] = frozenset()  # requests whose drafts this step verifies
 
     # -- placing -------------------------------------------------------------------------------------------------------------------
 
@@ -168,6 +169,7 @@ class Recorder(EngineRecorder):
         scheduled = signature.bind(*args, **kwargs).arguments["scheduler_output"]
         self._states, self._final = {}, None
         self._scheduled = int(scheduled.total_num_scheduled_tokens)
+        self._in_rounds = frozenset(scheduled.scheduled_spec_decode_tokens)
         new = {r.req_id: len(r.prompt_token_ids or ()) for r in scheduled.scheduled_new_reqs}
         lengths = {name: new[rid] for rid, name in self.choice.names(list(new)).items()}
         ended = list(self.choice.names(list(scheduled.finished_req_ids)).values())
@@ -219,7 +221,7 @@ class Recorder(EngineRecorder):
         silent = [b for b in self.options.boundaries if b not in self._states]
         if rows != self._scheduled or not self.options.final:
             tensors.pop("final", None)
-        self.hand_over(partial(self._put_together, tuple(rids), names, silent), Copies(tensors | states), names)
+        self.hand_over(partial(self._put_together, tuple(rids), names, self._in_rounds, silent), Copies(tensors | states), names)
 
     def _seen_v1(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
         meta, fed, positions = given["common_attn_metadata"], given["target_hidden_states"], given["target_positions"]
@@ -251,7 +253,9 @@ class Recorder(EngineRecorder):
         for name, length in lengths.items():
             self.recording.learn(name, {}, length)
 
-    def _put_together(self, rids: tuple[str, ...], names: Mapping[str, str], silent: list[int], tensors: Mapping[str, Tensor]) -> None:
+    def _put_together(
+        self, rids: tuple[str, ...], names: Mapping[str, str], in_rounds: frozenset[str], silent: list[int], tensors: Mapping[str, Tensor]
+    ) -> None:
         if silent:
             self.recording.note(
                 f"hooks at boundaries {silent} did not fire: compiled layers and CUDA graphs call none; start the server with --enforce-eager"
@@ -265,7 +269,8 @@ class Recorder(EngineRecorder):
                 rows = slice(starts[index], starts[index + 1] - rejected[index])
                 at = positions[rows].tolist()
                 self.recording.learn(names[rid], dict(zip(at, tensors["ids"][rows].tolist(), strict=True)))
-                self.recording.rows(names[rid], at, {n: t[rows] for n, t in parts.items()})
+                accepted = len(at) - 1 if rid in in_rounds else None  # the other one is the bonus token
+                self.recording.rows(names[rid], at, {n: t[rows] for n, t in parts.items()}, accepted)
 
     def _identified(self, runner: Any, _: Mapping[str, Tensor]) -> None:
         config = runner.model_config

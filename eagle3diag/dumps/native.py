@@ -76,6 +76,7 @@ class DumpWriter:
         prompt_length: int | None = None,
         positions: Tensor | None = None,
         loss_mask: Tensor | None = None,
+        accepted: Tensor | None = None,
     ) -> None:
         """Add one sequence: ``input_ids`` [T] and parts with T rows. Tensors are copied to the CPU in their own dtype.
 
@@ -97,6 +98,7 @@ class DumpWriter:
             last=last,
             positions=positions,
             loss_mask=loss_mask,
+            accepted=accepted,
         )
         for part, tensor in parts.items():
             copy = tensor.to("cpu", copy=True).contiguous()  # engines reuse their buffers: what is kept must be ours

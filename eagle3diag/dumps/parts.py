@@ -12,7 +12,8 @@ from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.errors import BadArgument
 
 #: Parts with one number per token, and parts with one row per token. ``boundary.{b}`` is of the second kind.
-PER_TOKEN = ("input_ids", "positions", "loss_mask")
+PER_TOKEN = ("input_ids", "positions", "loss_mask", "accepted")
+_WHOLE = ("input_ids", "accepted")
 PER_ROW = ("features", "final", "last")
 BOUNDARY = "boundary."
 #: Dtypes of states; torch turns each into float32.
@@ -58,8 +59,8 @@ def misfit(part: str, shape: tuple[int, ...], dtype: str, tokens: int) -> str | 
     if part in PER_TOKEN:
         if shape != (tokens,):
             return f"{part} has shape {list(shape)}, expected [{tokens}]"
-        if part == "input_ids" and not dtype.startswith(("int", "uint")):
-            return f"input_ids are {dtype}, expected whole numbers"
+        if part in _WHOLE and not dtype.startswith(("int", "uint")):
+            return f"{part} are {dtype}, expected whole numbers"
         return None
     if len(shape) != 2 or shape[0] != tokens or not shape[1]:
         return f"{part} has shape {list(shape)}, expected [{tokens}, width]: one row per token"

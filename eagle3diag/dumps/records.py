@@ -74,6 +74,12 @@ class Record:
         return self.part("loss_mask")
 
     @property
+    def accepted(self) -> Tensor | None:
+        """How many drafts the server accepted in the round that it drafted from row ``t``, -1 where it drafted from another [T], when
+        stored. The round's drafts were for the tokens ``t + 2`` and on."""
+        return self.part("accepted")
+
+    @property
     def final(self) -> Tensor | None:
         """The target's last state *after* its final norm [T, H], when stored."""
         return self._part("final")
@@ -152,7 +158,7 @@ class HiddenStates(Sequence[Record]):
     @classmethod
     def from_tensors(cls, records: Iterable[Mapping[str, Any]], *, side: str, target: TargetIdentity, **facts: Any) -> HiddenStates:
         """A dump in memory; the tensors are kept, not copied. Each record is a mapping with ``name``, ``input_ids`` [T] and any of
-        ``features`` [T, W], ``states`` (boundary to [T, H]), ``final`` [T, H], ``positions`` [T], ``loss_mask`` [T], ``prompt_length``.
+        ``features`` [T, W], ``states`` (boundary to [T, H]), ``final`` [T, H], ``positions``, ``loss_mask`` and ``accepted`` [T], ``prompt_length``.
 
         >>> target = TargetIdentity("tiny", "", "float32", 4, 2)
         >>> record = {"name": "a", "input_ids": [5, 6, 7], "states": {1: torch.ones(3, 2), 3: torch.zeros(3, 2)}}

@@ -105,6 +105,7 @@ def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling:
     truth = torch.cat([following(i.ids, n, deepest) for i, n in zip(items, sizes, strict=True)]).to(net.device)
     whole = torch.cat([len(i.ids) - 1 - torch.arange(n) for i, n in zip(items, sizes, strict=True)]).to(net.device)  # tokens drafted for
     answer = torch.cat([torch.arange(n) >= i.first for i, n in zip(items, sizes, strict=True)]).to(net.device)
+    served = torch.cat([_served(i.record, n) for i, n in zip(items, sizes, strict=True)]).to(net.device)
     teacher = None
     if sampling is not None:
         finals = [_final(i.record) for i in items]
@@ -137,13 +138,15 @@ def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling:
         if loop.keep_draft_keys:
             begins = torch.tensor([a + min(i.first, n) for i, a, n in zip(items, text.starts, sizes, strict=False)], device=net.device)
             ends = torch.tensor([a + max(min(n, len(i.ids) - 1 - s.steps), 0) for i, a, n in zip(items, text.starts, sizes, strict=False)])
-            counts.rounds[s] += serve(net, text, truth[:, : s.steps], begins, ends.to(net.device), loop)
+            rounds, accepts[s] = serve(net, text, truth[:, : s.steps], begins, ends.to(net.device), loop, served)
+            counts.rounds[s] += rounds
             continue
         for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
             hits = accepts[s][a:b].tolist()
             counts.rounds[s].append(walk(hits, item.first))
             counts.everywhere[s].append([h for h in hits[item.first :] if h >= 0])
     own = counts.settings[0].steps
+    counts.beside(served, accepts[counts.settings[0]])
     reach = torch.isin(truth[:, :own], net.draft_ids).long().cumprod(1).sum(1).masked_fill(whole <= own, -1)
     for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
         counts.capped.append(walk(reach[a:b].tolist(), item.first))
@@ -164,10 +167,18 @@ class _Counts:
         self.names: list[str] = []
         self.said = self.tokens = self.positions = 0
         self.expected: list[Tensor] = []
+        self.pairs = torch.zeros(settings[0].steps + 1, settings[0].steps + 1, dtype=torch.int64)
 
     def expect(self, positions: int, *sums: Tensor) -> None:
         self.positions += positions
         self.expected = [a + b for a, b in zip(self.expected, sums, strict=True)] if self.expected else list(sums)
+
+    def beside(self, served: Tensor, replayed: Tensor) -> None:
+        """Count rounds of a server against the replay's from the same rows: accepted drafts of both [T], -1 where there was no round."""
+        steps = len(self.pairs) - 1
+        both = (served >= 0) & (served <= steps) & (replayed >= 0)
+        pairs = served[both].long() * (steps + 1) + replayed[both]
+        self.pairs += torch.bincount(pairs.cpu(), minlength=self.pairs.numel()).view_as(self.pairs)
 
     def result(
         self,
@@ -209,6 +220,7 @@ class _Counts:
                 for s, t in tallies.items()
             ),
             cost=cost,
+            served=tuple(map(tuple, self.pairs.tolist())) if int(self.pairs.sum()) else (),
         )
 
     def _sampled(self, temperature: float) -> Sampled:
@@ -227,6 +239,12 @@ def _final(record: Record) -> Tensor:
             hint="capture with Transformers (eagle3diag capture), which stores them, or leave the temperature out",
         )
     return final
+
+
+def _served(record: Record, rows: int) -> Tensor:
+    """Accepted drafts of the server's rounds by the row that they were drafted from [rows]; -1 where none is recorded."""
+    stored = record.accepted
+    return torch.full((rows,), -1) if stored is None else stored[:rows].long()
 
 
 def _first_position(record: Record) -> int:

@@ -34,6 +34,8 @@ class Replay(Result):
     changes: names of the changes applied; empty for the draft as it is.
     engine: whose loop was replayed, as given. dtype: what was computed in.
     sampled: what to expect when the target samples; None when no temperature was given.
+    served: where the dump holds the rounds of a server (``accepted``): how many of them the server accepted ``i`` drafts in, and the replay
+        ``j`` from the same row, [steps + 1][steps + 1]; empty otherwise.
     settings: every (steps, topk, num_draft_tokens) that was asked for, the replay's own first; ``cost``: what rates them.
     """
 
@@ -58,6 +60,17 @@ class Replay(Result):
     sampled: Sampled | None = None
     settings: tuple[SettingReplay, ...] = ()
     cost: Cost | None = None
+    served: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def served_rounds(self) -> int:
+        """Rounds of a server that the replay was held against, one by one."""
+        return sum(map(sum, self.served))
+
+    @property
+    def served_alike(self) -> int:
+        """Those of them in which the replay accepts just as many drafts."""
+        return sum(row[i] for i, row in enumerate(self.served))
 
     @property
     def best(self) -> SettingReplay | None:

@@ -13,16 +13,20 @@ from eagle3diag.replay.net import Net
 
 
 @torch.inference_mode()
-def serve(net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: Loop = NEWEST) -> list[list[int]]:
-    """Accepted drafts of every round of every record.
+def serve(
+    net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: Loop = NEWEST, served: Tensor | None = None
+) -> tuple[list[list[int]], Tensor]:
+    """Accepted drafts of every round of every record; and the same by the row that the round was drafted from [T], -1 elsewhere.
 
     Parameters
     ----------
     truth: [T, steps], the tokens that follow each row. at: [R], the row that each record is first drafted from; until: [R], the first row
-    that a round can no longer start from.
+    that a round can no longer start from. served: [T], how many drafts a server accepted in the round from a row, -1 where it had none:
+    these rounds are followed, so that what each leaves behind is what the server's left.
     """
     prefix, _ = read(net, text, at, loop)
     rounds: list[list[int]] = [[] for _ in at]
+    by_row = torch.full((len(text.tokens),), -1, device=net.device)
     record, steps = torch.arange(len(at), device=net.device), truth.shape[1]
     unread = at.new_empty(0)  # rows of accepted drafts that no draft step has read: their keys are the target's, but see kept ones
     while len(record := record[at[record] < until[record]]):
@@ -33,10 +37,13 @@ def serve(net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: 
         if loop.keep_draft_keys:
             _keep(prefix, own, rows)
             unread = rows[accepted == steps] + steps
+        by_row[rows] = accepted
         for r, m in zip(record.tolist(), accepted.tolist(), strict=True):
             rounds[r].append(m)
+        if served is not None:
+            accepted = torch.where(served[rows] >= 0, served[rows], accepted)
         at = at.index_put((record,), rows + accepted + 1)
-    return rounds
+    return rounds, by_row
 
 
 def _first(net: Net, text: Text, rows: Tensor, prefix: list[Keys], loop: Loop) -> tuple[Tensor, Memory]:

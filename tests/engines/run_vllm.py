@@ -31,6 +31,7 @@ def main(how: str, target: str, draft: str, work: Path, options: dict[str, Any])
         max_num_seqs=4,
         max_num_batched_tokens=256,
         enable_prefix_caching=False,
+        disable_log_stats=False,
         speculative_config={"method": "eagle3", "model": draft, "num_speculative_tokens": 4},
         **({"worker_extension_cls": "eagle3diag.capture.vllm.WorkerExtension"} if how == "extension" else {}),
     )
@@ -42,6 +43,8 @@ def main(how: str, target: str, draft: str, work: Path, options: dict[str, Any])
     params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True, detokenize=False) for n in lengths]
     answers = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
     (work / "answers.json").write_text(json.dumps([list(a.outputs[0].token_ids) for a in answers]))
+    counts = {m.name: m.value for m in llm.get_metrics() if m.name.startswith("vllm:spec_decode") and hasattr(m, "value")}
+    (work / "counts.json").write_text(json.dumps(counts))
     if how == "extension":
         llm.collective_rpc("eagle3diag_stop")
     else:

@@ -96,6 +96,19 @@ def agree(a: Tensor, b: Tensor) -> bool:
     return bool(torch.cosine_similarity((a - b.mean(0))[:, usual], (b - b.mean(0))[:, usual], dim=-1)[1:].min() > 0.98)
 
 
+def counted(dump: HiddenStates, result: dict[str, Any]) -> None:
+    """What is recorded of every request's rounds is what the engine itself counted of them, but for the last round, which ends it."""
+    for record in dump:
+        meta = result["outputs"][int(record.name)]["meta_info"]
+        histogram: list[int] = meta["spec_correct_drafts_histogram"]
+        assert record.accepted is not None and record.prompt_length is not None
+        rounds = record.accepted[record.accepted >= 0].tolist()
+        assert int((record.accepted >= 0).nonzero()[0]) == record.prompt_length - 1
+        assert sum(rounds) + len(rounds) == record.tokens - record.prompt_length
+        left = [n - rounds.count(m) for m, n in enumerate(histogram)]
+        assert min(left) >= 0 and sum(left) <= 1 and len(rounds) > 4, (rounds, histogram)
+
+
 def test_a_tree_is_recorded_bit_for_bit(tmp_path: Path, hidden_states: Any) -> None:
     """EAGLE3, top-k 4: rows that reached fc; the boundaries hooked apart equal the blocks that are fed; final state and all boundaries are
     Transformers' for the same tokens; ids are prompt and answer.
@@ -130,6 +143,7 @@ def test_a_tree_is_recorded_bit_for_bit(tmp_path: Path, hidden_states: Any) -> N
         last = record.state(30).float()
         normed = last * torch.rsqrt(last.square().mean(-1, keepdim=True) + 1e-5) * weight
         torch.testing.assert_close(normed, record.final.float(), rtol=0.02, atol=0.02)
+    counted(dump, result)
 
 
 def _final_norm() -> Tensor:
@@ -139,12 +153,13 @@ def _final_norm() -> Tensor:
 def test_under_eagle_the_final_state_is_recorded_bit_for_bit(tmp_path: Path) -> None:
     """What the target gave is what the draft's record holds, though its first layer writes into the very tensor; fc never ran."""
     watch = [*hooks(str(tmp_path / "live"), target=TARGET, limit=2), truth(tmp_path / "target", "output", "model")]
-    serve(tmp_path, watch, "EAGLE")
+    result = serve(tmp_path, watch, "EAGLE")
     dump, calls = open_dump(tmp_path / "live"), kept(tmp_path / "target")
     assert dump.complete and dump.counters is not None and len(dump) == 2
     assert dump.counters["fc_calls"] == 0 < dump.counters["narrow_extends"] and "fc_input_width" not in dump.counters
     for record in dump:
         assert reached(record, calls) and record.final is not None and torch.equal(record.final, record.features)
+    counted(dump, result)
 
 
 @pytest.fixture

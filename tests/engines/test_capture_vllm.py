@@ -57,6 +57,11 @@ def said(dump: HiddenStates, work: Path) -> None:
         length = min(len(whole), record.tokens)
         assert length >= len(whole) - 1 and record.input_ids[:length].tolist() == whole[:length]
         assert record.prompt_length == len(prompt) and record.positions is None
+        assert record.accepted is not None and int((record.accepted >= 0).nonzero()[0]) == len(prompt) - 1
+    # the rounds that were recorded are those that the engine counted
+    counts = json.loads((work / "counts.json").read_text())
+    rounds = [m for record in dump if record.accepted is not None for m in record.accepted.tolist() if m >= 0]
+    assert (len(rounds), sum(rounds)) == (counts["vllm:spec_decode_num_drafts"], counts["vllm:spec_decode_num_accepted_tokens"])
 
 
 def agree(a: Tensor, b: Tensor) -> float:

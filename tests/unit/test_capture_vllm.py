@@ -109,6 +109,7 @@ class _Runner:
             total_num_scheduled_tokens=sum(len(ids) for ids, *_ in fed.values()),
             scheduled_new_reqs=[SimpleNamespace(req_id=rid, prompt_token_ids=fed[rid][0]) for rid in new],
             finished_req_ids=set(finished),
+            scheduled_spec_decode_tokens={rid: given[1:] for rid, (given, *_) in fed.items() if rid not in new and len(given) > 1},
         )
         self.fed = fed
         self.execute_model(scheduled)

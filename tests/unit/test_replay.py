@@ -104,10 +104,12 @@ def test_the_servers_own_order_gives_the_same_rounds(switches: dict[str, object]
     starts = torch.tensor(packed.starts[:-1])
     sizes = [len(ids) - 5 for ids, _ in records]
 
-    rounds = serve(net, packed, truth, starts + 2, starts + torch.tensor(sizes), loop)
+    rounds, by_row = serve(net, packed, truth, starts + 2, starts + torch.tensor(sizes), loop)
 
     hits = accepted(draft_chains(net, packed, torch.arange(len(packed.tokens)), 4, loop), truth).tolist()
     assert rounds == [walk(hits[a : a + n], 2) for a, n in zip(packed.starts, sizes, strict=False)]
+    drafted_from = (by_row >= 0).nonzero()[:, 0]
+    assert by_row[drafted_from].tolist() == [m for r in rounds for m in r] == [hits[row] for row in drafted_from.tolist()]
     if keys == "own":
         assert max(max(r) for r in rounds) >= 2
 
