@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.injection.faults import INJECTIONS
 from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.explain import HARMLESS
+from eagle3diag.diagnose.words import REFUTED
 from eagle3diag.faults import in_words
 from eagle3diag.intervals import exact
 
@@ -80,6 +81,11 @@ class Outcome:
     def quiet(self) -> bool:
         """Nothing is blamed: no direct evidence of anything, and "as trained" is the likelier half."""
         return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
+
+    @property
+    def alarm(self) -> bool:
+        """Says that something is wrong. It does not where "as trained" has a share from which the verdict is that it cannot be told."""
+        return bool([f for f in self.row["found"] if not _symptom(f)]) or self.row["as_trained"] < REFUTED
 
     @property
     def cost(self) -> float | None:
@@ -169,7 +175,8 @@ def bars(outcomes: list[Outcome]) -> str:
         ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
         ("... of these first", "", share(files, lambda o: o.first)),
         ("no live dump: first, or left open with it among what is open", "", share(_evidence(single, NO_LIVE), lambda o: o.open)),
-        ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: not o.quiet)),
+        ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: o.alarm)),
+        ("... of these: cannot be told", "", share(quiet, lambda o: not o.alarm and not o.quiet)),
         ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.first)),
     )
     lines = ["| what | bar | reached (95 % interval) |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
@@ -249,7 +256,7 @@ def missed(outcomes: list[Outcome]) -> str:
 
 
 def alarms(outcomes: list[Outcome]) -> str:
-    raised = [o for o in outcomes if not o.faults and not o.quiet]
+    raised = [o for o in outcomes if not o.faults and o.alarm]
     if not raised:
         return "None."
     return "\n".join(

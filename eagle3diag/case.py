@@ -11,6 +11,7 @@ from eagle3diag.audit import Audit, audit
 from eagle3diag.capture.reference import capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.compare import Comparison, compare
+from eagle3diag.compare.served import with_rounds_of
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import ENGINES, at, known_version, split_engine
 from eagle3diag.engines.sglang import ACCEPT_RATE
@@ -116,9 +117,21 @@ class Case:
 
     @cached_property
     def observed(self) -> Acceptance | None:
-        """What was accepted: counts where given, otherwise what the log says."""
+        """What was accepted: counts where given, otherwise what the log says, otherwise what the live dump recorded."""
         given = _open(read_acceptance, self.given.acceptance)
-        return given or (self.log.acceptance if self.log else None)
+        return given or (self.log.acceptance if self.log else None) or self.recorded
+
+    @cached_property
+    def recorded(self) -> Acceptance | None:
+        """What was accepted of the requests that are in the live dump, where its recorder kept the rounds."""
+        kept = [r.accepted for r in self.live or () if r.accepted is not None]
+        rounds = [m for accepted in kept for m in accepted.tolist() if m >= 0]
+        if not rounds:
+            return None
+        steps = max((self.launch and self.launch.steps) or DEFAULT_STEPS, *rounds)
+        slots = self.launch.num_draft_tokens if self.launch else None
+        engine = {} if self.live is None else {"engine": self.live.engine, "engine_version": self.live.engine_version}
+        return Acceptance.from_histogram([rounds.count(m) for m in range(steps + 1)], steps=steps, num_draft_tokens=slots, **engine)
 
     @cached_property
     def engine(self) -> str:
@@ -208,7 +221,7 @@ class Case:
 
     def play(self, *changes: Change, dump: HiddenStates | None = None) -> Replay | None:
         """Replay with changes on the training dump (or ``dump``); None when the evidence does not allow it."""
-        states = dump or self.train
+        states = dump or self._trained
         if self.net is None or states is None or self.draft is None:
             return None
         loop, engine = self._loop
@@ -223,6 +236,11 @@ class Case:
             loop=loop,
             engine=engine,
         )
+
+    @cached_property
+    def _trained(self) -> HiddenStates | None:
+        """The training dump, with the server's rounds on the same tokens where the live dump holds them."""
+        return self.train if self.train is None or self.live is None else with_rounds_of(self.live, self.train)
 
     @cached_property
     def _loop(self) -> tuple[Loop, str | None]:

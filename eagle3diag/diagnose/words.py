@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, is_symptom
+from eagle3diag.diagnose.explain import HARMLESS, LIKELY, is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
+from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
+
+ROUNDS = ("draft", "target", "train", "live")
+"""What it takes to hold each round of the server against a replay."""
 
 HOW_TO_GET = {
     "launch": "--launch 'the command that starts the server'",
@@ -24,13 +28,18 @@ HOW_TO_GET = {
 }
 """How each kind of evidence is got, cheapest first."""
 
-WORTH_SAYING = 0.05
-"""Share of "nothing is lost" from which a verdict mentions it beside the suspects."""
+REFUTED = 0.1
+"""Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
+to be near. Between here and a half the verdict is that it cannot be told."""
 
 
-def cheapest(case: Case, sets: tuple[tuple[str, ...], ...]) -> str:
-    """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it."""
-    order = list(HOW_TO_GET)
+def cheapest(case: Case, fault: Fault) -> str:
+    """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it.
+
+    One that nothing but a replay shows is told from others by the server's rounds, each beside the replay's."""
+    sets, order = fault.shown_by, list(HOW_TO_GET)
+    if not sets and fault.changes is not no_changes and case.recorded is None:
+        sets = (ROUNDS,)
     lacking = [[k for k in kinds if getattr(case.given, k) is None] for kinds in sets]
     chosen = min(lacking, key=lambda kinds: sum(2 ** order.index(k) for k in kinds), default=[])
     return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
@@ -52,17 +61,33 @@ def verdict(
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
     if as_trained < 0.5 and healthy is not None and length is not None:
-        yet = f"No fault is in the evidence given, yet {length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
-        other = f" Or the server's prompts are that much unlike those of the dump ({as_trained:.0%})." if as_trained >= WORTH_SAYING else ""
-        return f"{yet}: {_undetermined(suspects)}.{other}" if suspects else f"{yet}: see what is missing."
+        apart = f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
+        if as_trained >= REFUTED and suspects:
+            alike = f"prompts as unlike as that would explain it ({as_trained:.0%})"
+            return (
+                f"Cannot be told: {apart}; {alike}, and so would a fault that the evidence given does not show: {_undetermined(suspects)}."
+            )
+        yet = f"No fault is in the evidence given, yet {apart}"
+        return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
     if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:
-        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
+        return _nothing_lost(suspects, healthy, length)
     others = (
         f" It does not rule out {len(suspects)} faults that it cannot show; what would tell: {tell}." if (tell := _tells(suspects)) else ""
     )
     return f"Nothing is wrong in the evidence given.{others}"
+
+
+def _nothing_lost(suspects: tuple[Suspect, ...], healthy: Replay, length: float) -> str:
+    here = "".join(f" The recorded rounds are those of {s.fault} ({s.title}), harmless here." for s in suspects if s.certainty > LIKELY)
+    if length > healthy.accept_length - HARMLESS or healthy.served:
+        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}.{here}"
+    records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
+    return (
+        f"Nothing is shown to be wrong: {length:.2f} is served where the replay of {records} gives {healthy.accept_length:.2f}, by which the "
+        f"server's prompts may differ; a live dump that holds the server's rounds would tell: {HOW_TO_GET['live']}."
+    )
 
 
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
