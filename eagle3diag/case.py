@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from eagle3diag.weights import WeightReport, weights
 T = TypeVar("T")
 
 DEFAULT_STEPS = 4
+MOST_TOKENS = 4096  # of a live dump that the target is run on unasked: seconds on a laptop for one that is small enough to be loaded
 DISAGREE = 0.03  # of channel-standardised cosine: more than rounding, so worth the capture of a reference
 
 
@@ -54,9 +55,13 @@ class Case:
         """Faults that the caller has mended: no longer weighed, whatever the evidence still shows of them."""
         return self.given.assume_fixed
 
+    def has(self, kind: str) -> bool:
+        """Whether this kind of evidence was given, or could be had from what was."""
+        return getattr(self.given, kind) is not None or (kind == "train" and self.train is not None)
+
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
-        """Whether all evidence of any of these sets was given."""
-        return any(all(getattr(self.given, kind) is not None for kind in kinds) for kinds in sets)
+        """Whether all evidence of any of these sets is there."""
+        return any(all(map(self.has, kinds)) for kinds in sets)
 
     @cached_property
     def draft(self) -> Draft | None:
@@ -68,7 +73,20 @@ class Case:
 
     @cached_property
     def train(self) -> HiddenStates | None:
-        return self._dump(self.given.train)
+        """What the draft was trained on, as given; or else what its config says it was, of the live tokens, where the target is at hand."""
+        if self.given.train is not None or self._every_state is None or self.draft is None:
+            return self._dump(self.given.train)
+        return replace(self._every_state.declare(self.draft.config.aux_boundaries or ()), side="train")
+
+    @cached_property
+    def _every_state(self) -> HiddenStates | None:
+        """All boundaries of the target on the live tokens, captured here where no training dump was given and it is cheap."""
+        if self.given.train is not None or self.live is None or self.target is None or self.draft is None:
+            return None
+        declared, n_layers = self.draft.config.aux_boundaries, self.target.n_layers
+        if not declared or max(declared) > n_layers or sum(r.tokens for r in self.live) > MOST_TOKENS:
+            return None
+        return capture_reference(self.target, self.live)
 
     @cached_property
     def live(self) -> HiddenStates | None:
@@ -83,7 +101,7 @@ class Case:
     @cached_property
     def reference(self) -> HiddenStates | None:
         """All boundaries of the target on the training tokens: as given, or captured here when two dumps disagree and it is cheap."""
-        given = _open(open_dump, self.given.reference)
+        given = _open(open_dump, self.given.reference) or self._every_state
         if given is not None or self.train is None or self.target is None or not self._needs_names:
             return given
         return capture_reference(self.target, self.train)

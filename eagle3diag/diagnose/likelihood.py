@@ -20,8 +20,9 @@ of one kind. More rounds replayed do not make other prompts more alike."""
 
 
 ROUNDING = 30.0
-"""Beta(1, 30): the share of a server's rounds, about one in thirty, in which rounding alone lets it accept another number of drafts than a
-float32 replay of the right thing does."""
+"""Beta(1, 30): the share of a server's rounds in which rounding alone lets it accept another number of drafts than a float32 replay of the
+right thing does. Measured on a training dump of the same tokens: 46 of 3,359 (1.0 to 1.8 %) in SGLang 0.5.23, bf16 chain and tree and float32
+chain, and vLLM 0.32 in bf16; the mean of the prior is twice that, for kernels and targets that were not measured."""
 
 Matrix = tuple[tuple[int, ...], ...]
 """Rounds by what the server accepted and what the replay does, [steps + 1][steps + 1] (:attr:`eagle3diag.replay.Replay.served`)."""

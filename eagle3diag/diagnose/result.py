@@ -16,7 +16,8 @@ from eagle3diag.weights import WeightReport
 class Counterfactual:
     """A replay with one thing broken (or, for a series, several: ``fault`` is then ``FM-01+FM-05``).
 
-    ``distance``: its accept length from the observed one; None when nothing was observed.
+    ``distance``: its accept length from the observed one; None when nothing was observed. ``served_alike`` of ``served_rounds`` recorded rounds
+    of the server accept as many drafts as this replay does from the same row.
     """
 
     fault: str
@@ -25,12 +26,15 @@ class Counterfactual:
     accept_length_interval: tuple[float, float]
     p: tuple[float, ...]
     distance: float | None
+    served_alike: int = 0
+    served_rounds: int = 0
 
     @classmethod
     def of(cls, fault: str, name: str, replay: Replay, observed: float | None = None) -> Counterfactual:
         """What one ``replay`` says, beside the ``observed`` accept length."""
         distance = None if observed is None else abs(replay.accept_length - observed)
-        return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance)
+        beside = replay.served_alike, replay.served_rounds
+        return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance, *beside)
 
 
 @dataclass(frozen=True)

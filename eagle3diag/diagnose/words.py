@@ -28,6 +28,9 @@ HOW_TO_GET = {
 }
 """How each kind of evidence is got, cheapest first."""
 
+SURE = 0.9
+"""Probability from which a verdict names a fault of which there is no other evidence than the rounds that it makes."""
+
 REFUTED = 0.1
 """Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
 to be near. Between here and a half the verdict is that it cannot be told."""
@@ -40,7 +43,7 @@ def cheapest(case: Case, fault: Fault) -> str:
     sets, order = fault.shown_by, list(HOW_TO_GET)
     if not sets and fault.changes is not no_changes and case.recorded is None:
         sets = (ROUNDS,)
-    lacking = [[k for k in kinds if getattr(case.given, k) is None] for kinds in sets]
+    lacking = [[k for k in kinds if not case.has(k)] for kinds in sets]
     chosen = min(lacking, key=lambda kinds: sum(2 ** order.index(k) for k in kinds), default=[])
     return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
 
@@ -91,6 +94,10 @@ def _nothing_lost(suspects: tuple[Suspect, ...], healthy: Replay, length: float)
 
 
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
+    first = suspects[0]
+    if first.certainty > SURE and first.predicted is not None and first.predicted.served_rounds:
+        alike = f"{first.predicted.served_alike} of {first.predicted.served_rounds}"
+        return f"the server's own rounds are those of {first.fault} ({first.title}): {alike} as in its replay"
     if len(suspects) == 1:
         between = f"{suspects[0].fault} ({suspects[0].title}) would explain it"
     else:
@@ -124,14 +131,20 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     if case.comparison is not None:
         c = case.comparison
         yield f"compare: {c.train.width} wide trained, {c.live.width} wide fed, over {c.aligned_tokens} tokens"
-        if case.given.reference is None and c.reference:
+        if case.given.train is None:
+            yield f"train: none given, so the target was run here on the live tokens; boundaries {', '.join(map(str, c.train.boundaries))}, as the config says"
+        elif case.given.reference is None and c.reference:
             yield "reference: every boundary of the target captured here on the training tokens, to name what the live blocks are"
     if case.weights is not None:
         yield f"weights: {len(case.weights.tensors)} tensors, moments, norms and spectra"
     if healthy is not None:
-        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained"
+        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained{_alike(healthy)}"
     if live is not None:
-        yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed"
+        yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed{_alike(live)}"
+
+
+def _alike(replay: Replay) -> str:
+    return f"; {replay.served_alike} of {replay.served_rounds} of the server's rounds come out so" if replay.served_rounds else ""
 
 
 def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iterator[str]:

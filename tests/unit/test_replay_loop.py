@@ -87,9 +87,7 @@ def test_a_draft_that_has_nothing_special_is_offered_only_what_could_change_it()
     names = [c.name for c in changes_of(net, one)]
 
     assert not any(
-        word in name
-        for name in names
-        for word in ("norms", "norm before fc", "bias", "scaling", "window", "request", "10000 instead")
+        word in name for name in names for word in ("norms", "norm before fc", "bias", "scaling", "window", "request", "10000 instead")
     )
     assert sum("RoPE base" in name for name in names) == 2
 
