@@ -83,6 +83,11 @@ class Outcome:
         return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
 
     @property
+    def certain(self) -> list[str]:
+        """Said to be there, whatever it costs: by the server's own rounds."""
+        return self.row.get("certain") or [fault for fault, weight in self.row["open"] if not weight]
+
+    @property
     def alarm(self) -> bool:
         """Says that something is wrong. It does not where "as trained" has a share from which the verdict is that it cannot be told."""
         return bool([f for f in self.row["found"] if not _symptom(f)]) or self.row["as_trained"] < REFUTED
@@ -106,7 +111,7 @@ class Outcome:
 
     def within(self, n: int) -> bool:
         """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
-        if self.quiet:
+        if self.quiet and not self.certain:
             return self.harmless
         return any(self._is(name) for name in self.names[:n]) or (self.harmless and any(self._is(f) for f in self.row["found"]))
 

@@ -140,7 +140,7 @@ class _Weighing:
                 self._suppose(frozenset(chosen))
         if len(seen) > MOST_AT_ONCE:
             self._suppose(frozenset(c.id for c in seen))
-        if not self._explained or (self.healthy is None and not seen and self._known):
+        if not self._explained or self._open:
             self._look_further(frozenset(c.id for c in seen))
         return self._weigh()
 
@@ -252,6 +252,15 @@ class _Weighing:
     def _explained(self) -> bool:
         """Whether any hypothesis so far does better than "anything"; always where no number asks for an explanation."""
         return not self._known or any(h.fits for h in self.hypotheses)
+
+    @property
+    def _open(self) -> bool:
+        """Whether what was not seen must be weighed though "as trained" fits: it fits little better than others where nothing was replayed,
+        and where less is served than replayed, on other prompts than those that were."""
+        if not self._known or any(c.seen for c in self.candidates.values()):
+            return False
+        assert self.observed is not None and self.observed.length is not None
+        return self.healthy is None or (not self.healthy.served and self.observed.length < self.healthy.accept_length - HARMLESS)
 
     @property
     def _known(self) -> bool:
