@@ -111,13 +111,13 @@ score: $(TARGET)/model.safetensors ## Inject every fault into real material, dia
 	done
 	$(BIN)/python -m benchmarks.diagnosis run --target $(TARGET) --prompts out/score/answers.jsonl --cache out/score/states --seeds $(SEEDS) \
 	  --drafts sample=data_samples/draft "two layers=out/score/two layers" latent=out/score/latent --out out/score/cases.jsonl
-	test ! -e out/score/real.jsonl || $(BIN)/python -m benchmarks.real_engine predict --target $(TARGET) --real out/score/real.jsonl --out out/score/real.json
+	test ! -e out/score/real || $(BIN)/python -m benchmarks.real_engine predict --target $(TARGET) --real out/score/real --out out/score/real.json
 	test -e out/score/speed.json || $(BIN)/python -m benchmarks.diagnosis speed --target $(TARGET)
 	$(BIN)/python -m benchmarks.diagnosis table --cases out/score/cases.jsonl --real out/score/real.json --speed out/score/speed.json --out docs/score.md
 
-score-engines: $(TARGET)/model.safetensors .venv-sglang/ready ## Run some of these faults in the real SGLang engine; make score then sets them beside their replays
-	mkdir -p out/score
-	PYTHONPATH=tools/sglang_cpu/shims:tools/sglang_cpu:. .venv-sglang/bin/python -m benchmarks.real_engine serve --target $(TARGET) --out out/score/real.jsonl
+score-engines: $(TARGET)/model.safetensors .venv-sglang/ready .venv-vllm/ready ## Run some of these faults in the real engines, recorded; make score then sets them beside their replays
+	PYTHONPATH=tools/sglang_cpu:. .venv-sglang/bin/python -m benchmarks.real_engine serve --engine sglang --target $(TARGET) --out out/score/real
+	PYTHONPATH=. .venv-vllm/bin/python -m benchmarks.real_engine serve --engine vllm --target $(TARGET) --out out/score/real
 
 notebook: $(TARGET)/model.safetensors ## Open the first notebook in JupyterLab
 	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/jupyter lab notebooks/00_start_here.ipynb

@@ -234,14 +234,18 @@ def groups() -> str:
 
 def engines(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| fault | in the engine | accept length, engine | predicted on the same prompts | 95 % interval | difference |",
-        "|" + "---|" * 6,
+        "| fault | server | accept length, engine | predicted on the same prompts (95 %) | rounds alike | as trained | said first, share | right |",
+        "|" + "---|" * 8,
     ]
     for r in rows:
         real = f"{r['engine']:.2f} ({r['rounds']} rounds)" if r["engine"] else f"does not start: {r['ended']}"
-        apart = f"{r['engine'] - r['replay']:+.2f}" if r["engine"] else ""
         low, high = r["interval"]
-        lines.append(f"| {r['fault'] or 'none'} | {r['name']} | {real} | {r['replay']:.2f} | {low:.2f} to {high:.2f} | {apart} |")
+        alike, healthy = (f"{r[k]} of {r['compared']}" if r["compared"] else "" for k in ("alike", "alike_as_trained"))
+        first = f"{r['first'] or 'nothing'}, {r['share']:.0%}"
+        lines.append(
+            f"| {r['fault'] or 'none'} | {r['server'].replace('==', ' ')}: {r['name']} | {real} | {r['replay']:.2f} ({low:.2f} to {high:.2f}) "
+            f"| {alike} | {healthy} | {first} | {'yes' if r['right'] else 'no'} |"
+        )
     return "\n".join(lines)
 
 

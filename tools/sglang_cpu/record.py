@@ -51,8 +51,8 @@ def record(job: Recording, out: Path) -> dict[str, Any]:
 
     Raises
     ------
-    RuntimeError: the engine failed (its last lines are shown), a dumped sequence is not what was asked and answered, or something of the
-    machine would be left in the log.
+    ChildProcessError: the engine failed; its last lines are shown. RuntimeError: a dumped sequence is not what was asked and answered, or
+    something of the machine would be left in the log.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".recording-") as scratch:
@@ -90,7 +90,7 @@ def _serve(job: Recording, hook_list: list[dict[str, Any]], work: Path) -> tuple
         done = subprocess.run(command, env=environment(), stdout=log, stderr=log, check=False)
     text = (work / "raw.log").read_text(encoding="utf-8", errors="replace")
     if done.returncode or not (work / "result.json").exists():
-        raise RuntimeError("the engine failed:\n" + "\n".join(text.splitlines()[-25:]))
+        raise ChildProcessError("the engine failed:\n" + "\n".join(text.splitlines()[-25:]))
     result: dict[str, Any] = json.loads((work / "result.json").read_text(encoding="utf-8"))
     return result, text
 
