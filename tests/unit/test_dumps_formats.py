@@ -260,7 +260,7 @@ def test_what_is_assumed_is_said(name: str, tmp_path: Path) -> None:
     if not found.boundaries and LAYOUTS[name].features:
         assert any("pass boundaries=" in line for line in found.assumed)
     if name in ("SpecForge", "AngelSlim", "NeMo Automodel", "speculators 0.9"):
-        assert any("left out" in line for line in found.assumed)
+        assert any("not among the records" in line for line in found.assumed)
     norm = any("norm" in line for line in found.assumed)
     assert norm or name in ("NeMo Automodel",)
 
@@ -443,6 +443,42 @@ def test_the_real_file_of_specforge(tmp_path: Path) -> None:
     assert record.final is not None and torch.equal(record.final, expected["0/final"])
     assert all(torch.equal(record.state(b), expected[f"0/{b}"]) for b in (2, 4, 5))
     assert record.loss_mask is not None and record.loss_mask.tolist() == [0] * 5 + [1] * (record.tokens - 5)
+
+
+#: Folder in the fixtures, aux boundaries, whether the last state is normed, un-normed or absent, the first row stored, the mask.
+TRAINERS = {
+    "speculators": ((2, 4, 5), "last", 0, False),
+    "speculators04": ((3, 5, 6), "last", 0, True),
+    "automodel": ((2, 4, 5), None, 1, True),
+    "angelslim": ((2, 4, 5), "final", 0, True),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_real_files_of_trainers(name: str, tmp_path: Path) -> None:
+    """The folder as the trainer's own code left it, with all that lies beside the states: each state is Transformers' at the boundary that
+    the reader says, which a wrong offset would miss by far."""
+    boundaries, kind, skip, masked = TRAINERS[name]
+    with zipfile.ZipFile(FIXTURES / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    hidden = 64 if name.startswith("speculators") else 16
+    found = open_dump(tmp_path, target=TargetIdentity("t", "", "", 8, hidden))
+    expected = load_file(FIXTURES / ("vllm.truth.safetensors" if hidden == 64 else "truth.safetensors"))
+    assert len(found) == 2 and found.boundaries == boundaries and found.engine == ("vllm" if name == "speculators" else name.rstrip("04"))
+    for i, record in enumerate(found):
+        rows = slice(skip, skip + record.tokens)
+        assert torch.equal(record.input_ids, expected[f"{i}/ids"][rows])
+        for b in (*boundaries, *((8,) if kind == "last" else ())):
+            torch.testing.assert_close(record.state(b), expected[f"{i}/{b}"][rows], atol=1e-3, rtol=1e-3)
+            assert (record.state(b) - expected[f"{i}/{b - 1}"][rows]).abs().max() > 0.1
+        assert [which for which in ("last", "final") if getattr(record, which) is not None] == ([kind] if kind else [])
+        if kind:
+            torch.testing.assert_close(getattr(record, kind), expected[f"{i}/{8 if kind == 'last' else 'final'}"][rows], atol=1e-3, rtol=1e-3)
+        assert (record.loss_mask is not None) == masked
+        if record.loss_mask is not None:
+            since = 3 if hidden == 64 else 5
+            assert record.loss_mask.tolist() == [int(t >= since) for t in range(rows.start, rows.stop)]
+    assert check_dump(found).ok
 
 
 def test_the_real_files_of_vllm(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def assemble(
     lines = (f"read as {name}", *facts.assumed, *first.assumed)
     if len(names) < len(place.names):
         others = [n for n in place.names if n not in set(names)]
-        lines += (f"{len(others)} other files are left out, such as {others[0]}",)
+        lines += (f"{len(others)} other {'file is' if len(others) == 1 else 'files are'} not among the records, such as {others[0]}",)
     return HiddenStates(
         LazyRecords(labels, make),
         side=asked.side or facts.side,
