@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +58,8 @@ class SafeFile:
         self.path = path
         try:
             with path.open("rb") as file:
-                stored = read_header(path, path.stat().st_size, lambda start, stop: file.read(stop - start))  # asked for in order
+                self._file = os.fstat(file.fileno())
+                stored = read_header(path, self._file.st_size, lambda start, stop: file.read(stop - start))  # asked for in order
         except OSError as error:
             raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
         self.entries = entries(stored)
@@ -65,6 +67,7 @@ class SafeFile:
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor, memory-mapped. Raises :class:`~eagle3diag.errors.UnreadableFile` when safetensors refuses the file."""
+        self._check_whole()
         try:
             if self._handle is None:
                 self._handle = safe_open(self.path, framework="pt")
@@ -72,6 +75,17 @@ class SafeFile:
         except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
             raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=_AGAIN) from error
         return tensor
+
+    def _check_whole(self) -> None:
+        """Touching a mapped byte that a writer has cut off ends the process, beyond any exception: so the size is looked at before each tensor.
+        Copying instead of mapping would close the gap that is left, at a tenth of the rate (0.7 against 7 GB/s, 1 GB in the page cache)."""
+        try:
+            now = self.path.stat()
+        except OSError:
+            return  # a mapped file outlives its name, and opening says what is wrong with another
+        if now.st_ino == self._file.st_ino and now.st_size < self._file.st_size:
+            message = f"was cut off while it was read: {self._file.st_size:,} bytes when it was opened, {now.st_size:,} now"
+            raise UnreadableFile(message, where=self.path, hint="read it again when its writer is done")
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Rows of one tensor along its first axis, memory-mapped."""

@@ -52,7 +52,7 @@ class RemotePlace(Place):
             raise MissingDependency(str(error), where=url, hint="pip install the package that the message names") from None
         except ValueError as error:
             raise BadArgument(str(error), where=url, hint="fsspec.available_protocols() lists the known ones") from None
-        whole = self._ask(lambda: self._fs.isfile(self._remote))
+        whole = not url.endswith("/") and self._ask(lambda: self._fs.isfile(self._remote))  # over http every address is a file
         self._remote = self._remote.rstrip("/")
         self._base = self._remote.rpartition("/")[0] if whole else self._remote
         if whole:
@@ -85,8 +85,12 @@ class RemotePlace(Place):
 
     def _in_parts(self, name: str) -> TensorFiles | None:
         """The tensors of a file that is a safetensors one, by its name and its first bytes; None when it is here, or has to be as a whole."""
+        if not name.endswith(".safetensors") or name in self._kept:
+            return None
+        if self._sizes[name] is None:  # listings over http are without
+            self._sizes[name] = self._ask(lambda: self._fs.size(f"{self._base}/{name}"))
         size = self._sizes[name]
-        if not name.endswith(".safetensors") or type(size) is not int or size <= 8 or name in self._kept:
+        if type(size) is not int or size <= 8:
             return None
         asked = min(size, HEAD_BYTES)
         head = self._keep((name, "head"), name, lambda into: into.write_bytes(self._range(name, 0, asked))).read_bytes()

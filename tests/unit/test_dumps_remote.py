@@ -116,6 +116,17 @@ def test_only_what_is_asked_for_is_fetched(kind: str, tmp_path: Path, wire: Wire
     assert all(torch.equal(a.features, b.features) for a, b in zip(found, local, strict=True))
 
 
+def test_a_listing_without_sizes(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As http gives it: each size is asked for when its file is read."""
+    fs = fsspec.filesystem("memory")
+    find = type(fs).find
+    monkeypatch.setattr(type(fs), "find", lambda self, path, **rest: {n: {"size": None} for n in find(self, path)})
+    speculators(tmp_path / "d")
+    found = open_dump(upload(tmp_path / "d", "d") + "/", target=TALL)
+    assert torch.equal(found[0].input_ids, sample(0)["ids"]) and found.path == "memory://bucket/d"
+    assert wire.taken() <= remote.HEAD_BYTES and not wire.whole
+
+
 def test_a_tensor_comes_in_pieces(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a tensor is, no request takes more memory than one piece."""
     monkeypatch.setattr(remote, "PIECE_BYTES", 50_000)
