@@ -54,8 +54,11 @@ class Case:
         return self.given.assume_fixed
 
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
-        """Whether all evidence of any of these sets was given."""
-        return any(all(getattr(self.given, kind) is not None for kind in kinds) for kinds in sets)
+        """Whether all evidence of any of these sets was given, and a launch command without gaps."""
+        lacking = {kind for kinds in sets for kind in kinds if getattr(self.given, kind) is None}
+        if self.given.launch is not None and self.launch is not None and self.launch.partial:
+            lacking.add("launch")
+        return any(lacking.isdisjoint(kinds) for kinds in sets)
 
     @cached_property
     def draft(self) -> Draft | None:
