@@ -56,7 +56,9 @@ class Case:
         return self.given.assume_fixed
 
     def has(self, kind: str) -> bool:
-        """Whether this kind of evidence was given, or could be had from what was."""
+        """Whether this kind of evidence was given, without gaps, or could be had from what was."""
+        if kind == "launch" and self.launch is not None and self.launch.partial:
+            return False
         return getattr(self.given, kind) is not None or (kind == "train" and self.train is not None)
 
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
