@@ -19,9 +19,6 @@ CONCENTRATION = 100.0
 of one kind. More rounds replayed do not make other prompts more alike."""
 
 
-UNREPORTED = 0.1
-"""Share of cases whose accept length lies outside of the range that reports of a fault give: each range is of a handful of reports."""
-
 ROUNDING = 30.0
 """Beta(1, 30): the share of a server's rounds in which rounding alone lets it accept another number of drafts than a float32 replay of the
 right thing does. Measured on a training dump of the same tokens: 46 of 3,359 (1.0 to 1.8 %) in SGLang 0.5.23, bf16 chain and tree and float32
@@ -85,9 +82,9 @@ def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> fl
     if observed.length is None:
         return 0.0
     if not _has_positions(observed, steps):
-        return _of_length(predicted, observed, observed.length, steps)
+        return _of_length(predicted, observed, observed.length)
     if len(predicted.p) != steps:
-        return log_of_anything(observed, steps, predicted.spread) + _of_length(predicted, observed, observed.length, steps) + log(steps)
+        return log_of_anything(observed, steps, predicted.spread) + _of_length(predicted, observed, observed.length) + log(steps)
     total, before, reached = 0.0, 1.0, 1.0
     for share, said in zip(observed.p, predicted.p, strict=True):
         trials = _trials(observed, reached, predicted.spread)
@@ -137,17 +134,17 @@ def log_sum(logs: Iterable[float]) -> float:
     return top + log(sum(math.exp(v - top) for v in listed))
 
 
-def _of_length(predicted: Predicted, observed: Acceptance, length: float, steps: int) -> float:
+def _of_length(predicted: Predicted, observed: Acceptance, length: float) -> float:
     seen = observed.interval
     wide = 0.0 if seen is None else (seen[1] - seen[0]) / (2 * Z95)
     low, high = predicted.length
     if predicted.p:
         sigma = math.hypot((high - low) / (2 * Z95), wide, TOLERANCE, TOLERANCE * (predicted.accept_length - 1))
         return -0.5 * ((length - predicted.accept_length) / sigma) ** 2 - log(sigma * math.sqrt(2 * math.pi))
-    # a range from reports: uniform over it, with soft ends; and sometimes anything
+    # a range from reports: uniform over it, with soft ends
     sigma = math.hypot(wide, TOLERANCE)
     inside = (math.erf((length - low) / sigma / 2**0.5) - math.erf((length - high) / sigma / 2**0.5)) / 2
-    return log((1 - UNREPORTED) * inside / max(high - low, sigma) + UNREPORTED / steps)
+    return log(max(inside / max(high - low, sigma), 1e-300))
 
 
 def log_of_anything(observed: Acceptance, steps: int, spread: float = 1.0) -> float:
