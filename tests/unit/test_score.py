@@ -13,7 +13,7 @@ from replay_reference import HEADS, KV, LATENT, agreeing_text, dump_of, text, to
 
 from benchmarks.injection.engine import Held, Latent, rounds
 from benchmarks.injection.faults import HEALTHY, INJECTIONS
-from benchmarks.scoring import GROUPS, TESTS, Outcome, page
+from benchmarks.scoring import GROUPS, TESTS, Outcome, calibration, page
 from eagle3diag.faults import catalogue, in_words
 from eagle3diag.replay import Change, Loop, Net, run
 
@@ -128,6 +128,8 @@ def case(fault: str, said: list[tuple[str, float]], **fields: Any) -> dict[str, 
         (case("FM-49", [("FM-05", 0.9)], cost=0.02), False, False, False),
         (case("FM-29", [("FM-29", 0.0)], as_trained=1.0, cost=0.02), True, True, True),
         (case("FM-43", [("H2", 1.0)]), True, True, True),
+        (case("FM-48", [("FM-48", 0.0)], found=[], as_trained=1.0, certain=["FM-48"]), True, True, True),
+        (case("FM-48", [("FM-56", 0.0)], found=[], as_trained=1.0, certain=["FM-56"]), False, False, False),
     ],
 )
 def test_what_counts_as_right(row: dict[str, Any], first: bool, third: bool, left_open: bool) -> None:
@@ -135,6 +137,29 @@ def test_what_counts_as_right(row: dict[str, Any], first: bool, third: bool, lef
     outcome = Outcome(row)
 
     assert (outcome.first, outcome.within(3), outcome.open) == (first, third, left_open)
+
+
+@pytest.mark.parametrize(
+    ("row", "alarm", "quiet"),
+    [
+        (case("", [], found=[], as_trained=0.9), False, True),
+        (case("", [("FM-56", 0.3)], found=[], as_trained=0.3), False, False),
+        (case("", [("FM-56", 0.6)], found=[], as_trained=0.05), True, False),
+        (case("", [("FM-05", 0.0)], as_trained=0.9), True, False),
+        (case("", [("M1", 0.0)], found=["M1"], as_trained=0.9), False, True),
+    ],
+    ids=["nothing", "cannot be told", "something is lost", "a finding", "a symptom"],
+)
+def test_what_counts_as_an_alarm(row: dict[str, Any], alarm: bool, quiet: bool) -> None:
+    """What is said in the verdict: that something is lost, or which fault is there. That it cannot be told is neither an alarm nor quiet."""
+    assert (Outcome(row).alarm, Outcome(row).quiet) == (alarm, quiet)
+
+
+def test_calibration_counts_alarms_as_wrong() -> None:
+    """Of two diagnoses said with 95 %, one of a healthy draft, half are right."""
+    table = calibration([Outcome(case("FM-05", [("FM-05", 0.95)])), Outcome(case("", [("FM-05", 0.95)])), Outcome(case("FM-06", []))])
+
+    assert "| 90% to 99% | 95.0% | 1 of 2, 50%" in table and "| 70%" not in table
 
 
 def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:
