@@ -29,7 +29,6 @@ from benchmarks.scoring import page
 from eagle3diag import diagnose
 from eagle3diag.case import Case, Given
 from eagle3diag.diagnose import Diagnosis
-from eagle3diag.diagnose.explain import LIKELY
 from eagle3diag.faults import catalogue
 from eagle3diag.findings import Severity
 
@@ -66,7 +65,6 @@ def examine(world: World, broken: Broken, key: str, evidence: str, seed: int) ->
     return {
         "said": said(result),
         "open": [(s.fault, round(s.weight, 4)) for s in result.suspects],
-        "certain": [s.fault for s in result.suspects if s.certainty > LIKELY],
         "found": sorted({r.finding.fault for r in result.ranked if r.finding.severity > Severity.NOTE}),
         "as_trained": round(result.as_trained, 4),
         "none": round(result.none_of_these, 4),

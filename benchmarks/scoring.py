@@ -83,11 +83,6 @@ class Outcome:
         return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
 
     @property
-    def certain(self) -> list[str]:
-        """Said to be there, whatever it costs: by the server's own rounds."""
-        return self.row.get("certain") or [fault for fault, weight in self.row["open"] if not weight]
-
-    @property
     def alarm(self) -> bool:
         """Says that something is wrong. It does not where "as trained" has a share from which the verdict is that it cannot be told."""
         return bool([f for f in self.row["found"] if not _symptom(f)]) or self.row["as_trained"] < REFUTED
@@ -106,7 +101,7 @@ class Outcome:
 
     def within(self, n: int) -> bool:
         """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
-        if self.quiet and not self.certain:
+        if self.quiet:
             return self.harmless
         return any(self._is(name) for name in self.names[:n]) or (self.harmless and any(self._is(f) for f in self.row["found"]))
 
@@ -243,7 +238,7 @@ def missed(outcomes: list[Outcome]) -> str:
     for o in outcomes:
         wrong = not o.first if o.row["evidence"] == EVERYTHING else not o.open if o.row["evidence"] == FILES else False
         if len(o.faults) == 1 and wrong:
-            what = o.names[0] if o.names and not (o.quiet and not o.certain) else "nothing"
+            what = "nothing" if o.quiet or not o.names else o.names[0]
             cost = "" if o.cost is None else f", costs {o.cost:.2f}"
             instead[(o.faults[0], o.row["name"])].append(f"{what} ({o.row['draft']}, {o.row['evidence']}{cost})")
     if not instead:
