@@ -26,8 +26,8 @@ def test_they_are_those_that_the_engine_counted(server: str, samples: Path) -> N
 
 
 def test_a_replay_makes_them_alike_where_the_server_is_healthy(draft: Draft, target: Target, train: HiddenStates, samples: Path) -> None:
-    """On what was fed, and on the training dump of the same tokens; but for rounding (about one in a hundred). Of a server that captures one
-    boundary late the replay as trained makes many otherwise, though its accept length is within the interval."""
+    """On what was fed, and on the training dump of the same tokens; but for rounding (about one in a hundred). Of a server that captures
+    one boundary late the replay as trained makes many otherwise, though its accept length is within the interval."""
     healthy, late = (open_dump(samples / "live" / server / "live") for server in ("eagle3", "wrong_layers"))
     fed, own, other = (
         eagle3diag.replay(draft, dump, target=target) for dump in (healthy, with_rounds_of(healthy, train), with_rounds_of(late, train))
