@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.injection.faults import INJECTIONS
 from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.explain import HARMLESS
+from eagle3diag.diagnose.words import REFUTED
 from eagle3diag.faults import in_words
 from eagle3diag.intervals import exact
 
@@ -82,6 +83,16 @@ class Outcome:
         return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
 
     @property
+    def certain(self) -> list[str]:
+        """Said to be there, whatever it costs: by the server's own rounds."""
+        return self.row.get("certain") or [fault for fault, weight in self.row["open"] if not weight]
+
+    @property
+    def alarm(self) -> bool:
+        """Says that something is wrong. It does not where "as trained" has a share from which the verdict is that it cannot be told."""
+        return bool([f for f in self.row["found"] if not _symptom(f)]) or self.row["as_trained"] < REFUTED
+
+    @property
     def cost(self) -> float | None:
         cost: float | None = self.row["cost"]
         return cost
@@ -100,7 +111,7 @@ class Outcome:
 
     def within(self, n: int) -> bool:
         """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
-        if self.quiet:
+        if self.quiet and not self.certain:
             return self.harmless
         return any(self._is(name) for name in self.names[:n]) or (self.harmless and any(self._is(f) for f in self.row["found"]))
 
@@ -169,7 +180,8 @@ def bars(outcomes: list[Outcome]) -> str:
         ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
         ("... of these first", "", share(files, lambda o: o.first)),
         ("no live dump: first, or left open with it among what is open", "", share(_evidence(single, NO_LIVE), lambda o: o.open)),
-        ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: not o.quiet)),
+        ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: o.alarm)),
+        ("... of these: cannot be told", "", share(quiet, lambda o: not o.alarm and not o.quiet)),
         ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.first)),
     )
     lines = ["| what | bar | reached (95 % interval) |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
@@ -253,7 +265,7 @@ def missed(outcomes: list[Outcome]) -> str:
 
 
 def alarms(outcomes: list[Outcome]) -> str:
-    raised = [o for o in outcomes if not o.faults and not o.quiet]
+    raised = [o for o in outcomes if not o.faults and o.alarm]
     if not raised:
         return "None."
     return "\n".join(

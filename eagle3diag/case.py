@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from eagle3diag.audit import Audit, audit
 from eagle3diag.capture.reference import capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.compare import Comparison, compare
+from eagle3diag.compare.served import with_rounds_of
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.engines import ENGINES, at, known_version, split_engine
 from eagle3diag.engines.sglang import ACCEPT_RATE
@@ -23,6 +24,7 @@ from eagle3diag.weights import WeightReport, weights
 T = TypeVar("T")
 
 DEFAULT_STEPS = 4
+MOST_TOKENS = 4096  # of a live dump that the target is run on unasked: seconds on a laptop for one that is small enough to be loaded
 DISAGREE = 0.03  # of channel-standardised cosine: more than rounding, so worth the capture of a reference
 
 
@@ -53,9 +55,15 @@ class Case:
         """Faults that the caller has mended: no longer weighed, whatever the evidence still shows of them."""
         return self.given.assume_fixed
 
+    def has(self, kind: str) -> bool:
+        """Whether this kind of evidence was given, without gaps, or could be had from what was."""
+        if kind == "launch" and self.launch is not None and self.launch.partial:
+            return False
+        return getattr(self.given, kind) is not None or (kind == "train" and self.train is not None)
+
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
-        """Whether all evidence of any of these sets was given."""
-        return any(all(getattr(self.given, kind) is not None for kind in kinds) for kinds in sets)
+        """Whether all evidence of any of these sets is there."""
+        return any(all(map(self.has, kinds)) for kinds in sets)
 
     @cached_property
     def draft(self) -> Draft | None:
@@ -67,7 +75,20 @@ class Case:
 
     @cached_property
     def train(self) -> HiddenStates | None:
-        return self._dump(self.given.train)
+        """What the draft was trained on, as given; or else what its config says it was, of the live tokens, where the target is at hand."""
+        if self.given.train is not None or self._every_state is None or self.draft is None:
+            return self._dump(self.given.train)
+        return replace(self._every_state.declare(self.draft.config.aux_boundaries or ()), side="train")
+
+    @cached_property
+    def _every_state(self) -> HiddenStates | None:
+        """All boundaries of the target on the live tokens, captured here where no training dump was given and it is cheap."""
+        if self.given.train is not None or self.live is None or self.target is None or self.draft is None:
+            return None
+        declared, n_layers = self.draft.config.aux_boundaries, self.target.n_layers
+        if not declared or max(declared) > n_layers or sum(r.tokens for r in self.live) > MOST_TOKENS:
+            return None
+        return capture_reference(self.target, self.live)
 
     @cached_property
     def live(self) -> HiddenStates | None:
@@ -82,7 +103,7 @@ class Case:
     @cached_property
     def reference(self) -> HiddenStates | None:
         """All boundaries of the target on the training tokens: as given, or captured here when two dumps disagree and it is cheap."""
-        given = _open(open_dump, self.given.reference)
+        given = _open(open_dump, self.given.reference) or self._every_state
         if given is not None or self.train is None or self.target is None or not self._needs_names:
             return given
         return capture_reference(self.target, self.train)
@@ -116,9 +137,21 @@ class Case:
 
     @cached_property
     def observed(self) -> Acceptance | None:
-        """What was accepted: counts where given, otherwise what the log says."""
+        """What was accepted: counts where given, otherwise what the log says, otherwise what the live dump recorded."""
         given = _open(read_acceptance, self.given.acceptance)
-        return given or (self.log.acceptance if self.log else None)
+        return given or (self.log.acceptance if self.log else None) or self.recorded
+
+    @cached_property
+    def recorded(self) -> Acceptance | None:
+        """What was accepted of the requests that are in the live dump, where its recorder kept the rounds."""
+        kept = [r.accepted for r in self.live or () if r.accepted is not None]
+        rounds = [m for accepted in kept for m in accepted.tolist() if m >= 0]
+        if not rounds:
+            return None
+        steps = max((self.launch and self.launch.steps) or DEFAULT_STEPS, *rounds)
+        slots = self.launch.num_draft_tokens if self.launch else None
+        engine = {} if self.live is None else {"engine": self.live.engine, "engine_version": self.live.engine_version}
+        return Acceptance.from_histogram([rounds.count(m) for m in range(steps + 1)], steps=steps, num_draft_tokens=slots, **engine)
 
     @cached_property
     def engine(self) -> str:
@@ -208,7 +241,7 @@ class Case:
 
     def play(self, *changes: Change, dump: HiddenStates | None = None) -> Replay | None:
         """Replay with changes on the training dump (or ``dump``); None when the evidence does not allow it."""
-        states = dump or self.train
+        states = dump or self._trained
         if self.net is None or states is None or self.draft is None:
             return None
         loop, engine = self._loop
@@ -223,6 +256,11 @@ class Case:
             loop=loop,
             engine=engine,
         )
+
+    @cached_property
+    def _trained(self) -> HiddenStates | None:
+        """The training dump, with the server's rounds on the same tokens where the live dump holds them."""
+        return self.train if self.train is None or self.live is None else with_rounds_of(self.live, self.train)
 
     @cached_property
     def _loop(self) -> tuple[Loop, str | None]:

@@ -108,22 +108,49 @@ class World:
 
     def serve(self, seed: int, net: Held, fed: Fed, steps: int = STEPS) -> Acceptance:
         """Counts of a server that holds ``net`` and feeds it ``fed``."""
-        made: list[int] = []
-        records = list(self.states.select(self.draw(seed)[1]))
+        served = self._rounds(net, list(self.states.select(self.draw(seed)[1])), fed, steps)
+        return counted([m for made in served for m in made], steps)
+
+    def recorded(self, live: HiddenStates, seed: int, net: Held, after: Fed | None, steps: int) -> HiddenStates:
+        """``live`` with the rounds of the requests in it: the server that was recorded holds ``net``, and is fed the rows of the dump, or
+        those that ``after`` makes of the prompt's."""
+        if after is None:
+            served = self._rounds(net, list(live), lambda _, r: r.features, steps)
+        else:
+            served = self._rounds(net, list(self.states.select(self.draw(seed)[0])), after, steps)
+        made = []
+        for r, one in zip(live, served, strict=True):
+            accepted, at = torch.full((r.tokens,), -1), first(r)
+            for m in one:
+                accepted[at] = m
+                at += m + 1
+            made.append(
+                {"name": r.name, "input_ids": r.input_ids, "features": r.features, "prompt_length": r.prompt_length, "accepted": accepted}
+            )
+        return HiddenStates.from_tensors(made, side="live", target=live.target, engine=live.engine, engine_version=live.engine_version)
+
+    def _rounds(self, net: Held, records: Sequence[Record], fed: Fed, steps: int) -> list[list[int]]:
+        """Accepted drafts of every round of every record."""
+        made = []
         for n, r in enumerate(records):
             other = None
             if net.foreign:
                 before = records[n - 1]
                 with torch.inference_mode():
                     other = net.read(before.input_ids, fed(self, before).float())[0]
-            made += rounds(net, r.input_ids, fed(self, r).float(), (r.prompt_length or 1) - 1, steps, other)
-        return counted(made, steps)
+            made.append(rounds(net, r.input_ids, fed(self, r).float(), first(r), steps, other))
+        return made
 
     def healthy(self, seed: int) -> Acceptance:
         return self.once(("healthy", seed), lambda: self.serve(seed, self.net, as_trained))
 
 
 Fed = Callable[[World, Record], Tensor]
+
+
+def first(record: Record) -> int:
+    """The row that a server first drafts from: the last of the prompt."""
+    return (record.prompt_length or 1) - 1
 
 
 def as_trained(world: World, record: Record) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class TensorFiles(Tensors):
     ['d2t', 'fc.weight']
     """
 
-    def __init__(self, path: Path, sources: list[safefile.SafeFile | pickled.PickledFile]) -> None:
+    def __init__(self, path: Path, sources: Sequence[safefile.SafeFile | pickled.PickledFile]) -> None:
         self.path = path
         self._where: dict[str, safefile.SafeFile | pickled.PickledFile] = {}
         for source in sources:
@@ -153,6 +153,11 @@ class TensorFiles(Tensors):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self._source(name).read(name)
+
+    def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Rows of one tensor along its first axis, and nothing else of the file."""
+        source = self._source(name)
+        return source.rows(name, start, stop) if isinstance(source, safefile.SafeFile) else source.read(name)[start:stop]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._where)

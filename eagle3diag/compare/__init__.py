@@ -24,7 +24,7 @@ from eagle3diag.compare.comparison import (
 from eagle3diag.compare.gain import final_norm_gain
 from eagle3diag.compare.hypotheses import origins
 from eagle3diag.compare.identity import against_reference, displaced, identify
-from eagle3diag.compare.measure import Measured, Plan, finish, measure, numbered, plan
+from eagle3diag.compare.measure import Measured, Plan, finish, numbered, opened, plan
 from eagle3diag.compare.metrics import Quantiles
 from eagle3diag.compare.one_dump import DumpCheck, Reading, check_dump
 from eagle3diag.compare.sample import Sampled, draw
@@ -166,7 +166,7 @@ def _measured(
         "comparing",
         [p.pair.tokens for p in pairs],
         planned.layout.train_width,
-        lambda numbers: measure(planned, pairs[numbers.start : numbers.stop]),
+        lambda number: opened(planned, pairs[number]),
         resume=resume,
         bound=lambda: same_work(planned, pairs, sides),
         ray=ray,

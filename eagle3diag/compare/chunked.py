@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eagle3diag.compare import on_cores
 from eagle3diag.compare.partial import Partial, join, read, write
 from eagle3diag.errors import BadArgument, InputError, UnreadableFile
 from eagle3diag.files import read_json
@@ -36,7 +39,7 @@ def work(
     label: str,
     tokens: Sequence[int],
     width: int,
-    here: Callable[[range], Partial],
+    here: Callable[[int], Callable[[], Partial]],
     *,
     resume: str | os.PathLike[str] | None = None,
     bound: Callable[[], str] = str,
@@ -47,7 +50,8 @@ def work(
 
     Parameters
     ----------
-    here: does a run of records in this process. elsewhere: says how another machine does it, for ``ray``, the cluster's address.
+    here: opens one record, and returns what is left to do with it (``eagle3diag.compare.on_cores``). elsewhere: says how another machine
+        does a run of records, for ``ray``, the cluster's address.
     resume: a folder in which finished chunks are kept, and taken up again when ``bound()``, the digest of all that matters, is the same.
 
     Raises
@@ -59,7 +63,7 @@ def work(
     done = {} if state is None else state.done()
     todo = [i for i in range(len(chunks)) if i not in done]
     if ray is None or elsewhere is None:
-        made: Iterator[tuple[int, Partial]] = ((i, here(chunks[i])) for i in todo)
+        made = _here(here, chunks, todo)
     else:
         from eagle3diag.compare.on_ray import run
 
@@ -67,11 +71,21 @@ def work(
         made = run(there.do, there.shared, ((i, there.wanted(chunks[i])) for i in todo), ray)
     sizes = [sum(tokens[n] for n in chunk) for chunk in chunks]
     start = sum(sizes[i] for i in done)
-    for i, part in track(made, label, sum(sizes) - start, size=lambda one: sizes[one[0]], unit="tokens"):
-        done[i] = part
-        if state is not None:
-            state.keep(i, part)
+    with closing(made):
+        for i, part in track(made, label, sum(sizes) - start, size=lambda one: sizes[one[0]], unit="tokens"):
+            done[i] = part
+            if state is not None:
+                state.keep(i, part)
     return join([done[i] for i in range(len(chunks))])
+
+
+def _here(
+    here: Callable[[int], Callable[[], Partial]], chunks: Sequence[range], todo: Sequence[int]
+) -> Generator[tuple[int, Partial], None, None]:
+    """``(number, part)`` of every chunk, made of its records on the cores of this machine."""
+    with closing(on_cores.run(here, [n for i in todo for n in chunks[i]])) as parts:
+        for i in todo:
+            yield i, join(list(islice(parts, len(chunks[i]))))
 
 
 def cut(tokens: Sequence[int], most: int) -> tuple[range, ...]:

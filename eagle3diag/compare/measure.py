@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 
@@ -14,9 +14,11 @@ from eagle3diag.compare.align import Alignment, Pair
 from eagle3diag.compare.comparison import FINAL, BlockComparison, LargestDifference, Octave, TokenSeries, WorstToken
 from eagle3diag.compare.identity import DISPLACED_TOKENS
 from eagle3diag.compare.metrics import ChannelMoments, Quantiles, median, quantile, rows_norm_ratio
+from eagle3diag.compare.on_cores import run
 from eagle3diag.compare.partial import Partial, Top, join
-from eagle3diag.compare.rows import RowValues, Scale, compare_rows
-from eagle3diag.compare.sampling import Layout, chunks, read, spread, take
+from eagle3diag.compare.rows import ReadRows, RowValues, Scale, compare_rows
+from eagle3diag.compare.sampling import Layout, chunks, read, scattered, spread, take
+from eagle3diag.dumps.ahead import read_ahead
 
 SERIES_RECORDS, SERIES_POINTS, WORST_TOKENS = 3, 400, 10
 MOMENT_ROWS = 1024  # rows that means and deviations are taken from: a channel's is then 2 % off, of no weight in a cosine over hundreds
@@ -84,24 +86,29 @@ def numbered(alignment: Alignment) -> tuple[Numbered, ...]:
     return tuple(Numbered(i, before, pair) for i, (pair, before) in enumerate(zip(alignment.pairs, seen, strict=False)))
 
 
-def measure(plan: Plan, pairs: Iterable[Numbered]) -> Partial:
+def measure(plan: Plan, pairs: Sequence[Numbered]) -> Partial:
     """All values of some pairs."""
-    return join([_measure(plan, one) for one in pairs])
+    return join(list(run(lambda i: opened(plan, pairs[i]), range(len(pairs)))))
 
 
-def _measure(plan: Plan, one: Numbered) -> Partial:
+def opened(plan: Plan, one: Numbered) -> Callable[[], Partial]:
+    """One pair, its states asked for; what is left to do gives all its values."""
+    x = _with_final(read(one.pair, "train", plan.layout), one.pair, plan.layout.hidden_size if plan.with_final else 0)
+    y = read(one.pair, "live", plan.layout)
+    for part in (*x, *y):
+        read_ahead(part)
+    return lambda: _measure(plan, one, x, y)
+
+
+def _measure(plan: Plan, one: Numbered, x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Partial:
     pair, layout, count, h = one.pair, plan.layout, len(plan.names), plan.layout.hidden_size
-    x, y = _with_final(read(pair, "train", layout), pair, h if plan.with_final else 0), read(pair, "live", layout)
-    parts, largest = [], []
-    for part in chunks(pair.tokens, plan.rows):
-        a = take(x, pair.train_rows[part]).float().reshape(-1, count, h)
-        b = take(y, pair.live_rows[part]).float().reshape(-1, layout.live_blocks, h)
-        values = compare_rows(a, b.expand(-1, count, -1) if layout.single else b, plan.scale)
-        largest.append(_largest(values, a, b, pair, part))
-        parts.append(values)
-    values = RowValues.join(parts)
-    tops = {f"largest.{i}": Top.of(1, [e for found in largest for e in found[i]]) for i in range(count)}
-    tops |= _worst(values, one) if layout.paired else {}
+
+    def rows(part: Tensor | slice) -> tuple[Tensor, Tensor]:
+        a, b = take(x, pair.train_rows[part]), take(y, pair.live_rows[part])
+        return a.reshape(-1, count, h), b.reshape(-1, layout.live_blocks, h)
+
+    values = compare_rows(rows, pair.tokens, plan.rows, plan.scale)
+    tops = _largest(values, rows, pair) | (_worst(values, one) if layout.paired else {})
     tops["least"] = Top.of(DISPLACED_TOKENS, [(s, [one.number, t, s]) for t, s in _lowest(values, pair, 0, DISPLACED_TOKENS)])
     if one.number < SERIES_RECORDS:
         tops["series"] = Top.of(SERIES_RECORDS * count, [(float(one.number), s) for s in _series(pair, values)])
@@ -117,7 +124,7 @@ def _moments(alignment: Alignment, layout: Layout, with_final: bool) -> list[Cha
     for pair, rows in zip(some.pairs, some.rows, strict=True):
         x = _with_final(read(pair, "train", layout), pair, h if with_final else 0)
         for part in chunks(len(rows), step):
-            block = take(x, pair.train_rows[rows[part]])
+            block = scattered(x, pair.train_rows[rows[part]])
             for i, one in enumerate(made):
                 one.update(block[:, i * h : (i + 1) * h])
     return made
@@ -133,16 +140,15 @@ def _final(pair: Pair, hidden_size: int) -> Tensor | None:
     return None if state is None or state.shape[-1] != hidden_size else state.detach().cpu()
 
 
-def _largest(values: RowValues, x: Tensor, y: Tensor, pair: Pair, part: slice) -> list[list[tuple[float, list[object]]]]:
-    """The largest difference of each block with its place, largest first of all; the sink token's does not count."""
-    counted = pair.counted[part]
-    size = torch.where(counted[:, None] & values.largest.isfinite(), values.largest, torch.zeros(()))
-    made: list[list[tuple[float, list[object]]]] = []
+def _largest(values: RowValues, rows: ReadRows, pair: Pair) -> dict[str, Top]:
+    """The largest difference of each block with its place; the sink token's does not count."""
+    size = torch.where(pair.counted[:, None] & values.largest.isfinite(), values.largest, torch.zeros(()))
+    made = {}
     for i, (top, at) in enumerate(zip(*(v.tolist() for v in size.max(0)), strict=True)):
-        a, b = x[at, i], y[at, i if y.shape[1] > 1 else 0]
+        a, b = (side[0, i if side.shape[1] > 1 else 0].float() for side in rows(slice(at, at + 1)))
         channel = int((b - a).abs().argmax())
-        place = [pair.live.name, int(pair.positions[part][at]), channel, float(a[channel]), float(b[channel])]
-        made.append([(-top, place)] if top > 0 else [])
+        place = [pair.live.name, int(pair.positions[at]), channel, float(a[channel]), float(b[channel])]
+        made[f"largest.{i}"] = Top.of(1, [(-top, place)] if top > 0 else [])
     return made
 
 

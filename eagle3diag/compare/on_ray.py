@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ RETRIES = 8  # of one task, each time its worker or its node is lost; what the t
 WAITING = 2  # tasks handed out for each core: enough to keep it busy, few enough to hold no dump's worth of rows
 
 
-def run(do: Callable[[Any, Any], T], shared: Any, wanted: Iterator[tuple[int, Any]], address: str) -> Iterator[tuple[int, T]]:
+def run(do: Callable[[Any, Any], T], shared: Any, wanted: Iterator[tuple[int, Any]], address: str) -> Generator[tuple[int, T], None, None]:
     """``(number, do(shared, what))`` of every ``(number, what)``, as they become ready; ``wanted`` is gone through as workers take more.
 
     ``address``: ``auto`` for the cluster that this machine belongs to, or that of a head node (``ray://HOST:10001``, ``HOST:6379``); a

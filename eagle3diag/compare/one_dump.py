@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -16,13 +16,16 @@ from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
 from eagle3diag.compare.measure import CHUNK_VALUES
 from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
+from eagle3diag.compare.on_cores import run
 from eagle3diag.compare.partial import Partial, join
-from eagle3diag.compare.ranks import RankCheck, against, beside, rank_checks
+from eagle3diag.compare.ranks import RankCheck, against, beside, on_ranks, rank_checks
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
 from eagle3diag.compare.sampling import chunks
 from eagle3diag.compare.there import dump_path, kept_open, shared_path
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
+from eagle3diag.dumps.ahead import read_ahead
+from eagle3diag.dumps.parts import BOUNDARY, PER_ROW, PER_TOKEN
 from eagle3diag.dumps.places import is_url
 from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import MismatchedInputs
@@ -114,7 +117,7 @@ def check_dump(
         "checking",
         [lengths[i] for i in drawn],
         sum(rows.shape[1] for _, _, rows in _states(opened[drawn[0]], opened.target.hidden_size)),
-        lambda numbers: task.check(opened, other, reader, [(n, drawn[n]) for n in numbers]),
+        lambda n: task.opened(opened, other, reader, n, drawn[n]),
         resume=resume,
         bound=lambda: _same_check(opened, known, drawn, task),
         ray=ray,
@@ -146,15 +149,13 @@ class _Task:
     records: int
     rows: int
 
-    def check(
-        self, dump: HiddenStates, ranks: dict[str, HiddenStates], reader: Reader | None, numbers: Iterable[tuple[int, int]]
-    ) -> Partial:
-        """What some records give; ``numbers`` are (which of those that are checked, which of the dump)."""
-        made = []
-        for number, at in numbers:
-            record = dump[at]
-            made += [self._check(record, dump.target.hidden_size, reader, number), against(record, ranks)]
-        return join(made)
+    def opened(
+        self, dump: HiddenStates, ranks: dict[str, HiddenStates], reader: Reader | None, number: int, at: int
+    ) -> Callable[[], Partial]:
+        """Record ``at`` of the dump, the ``number``-th of those that are checked, its states asked for; what is left to do gives the rest."""
+        record = _read(dump[at])
+        others = {name: None if one is None else _read(one) for name, one in on_ranks(record, ranks).items()}
+        return lambda: join([self._check(record, dump.target.hidden_size, reader, number), against(record, others)])
 
     def _check(self, record: Record, hidden: int, reader: Reader | None, number: int) -> Partial:
         rows: dict[str, Tensor] = {}
@@ -204,7 +205,8 @@ def _elsewhere(dump: object, target: object, task: _Task, drawn: tuple[int, ...]
 
 def _check_there(shared: tuple[_Task, str, str | None], numbers: list[tuple[int, int]]) -> Partial:
     task, dump, target = shared
-    return task.check(kept_open(dump, target), _ranks(dump, target), None if target is None else _reader(target, task.records), numbers)
+    opened, ranks, reader = kept_open(dump, target), _ranks(dump, target), None if target is None else _reader(target, task.records)
+    return join(list(run(lambda i: task.opened(opened, ranks, reader, *numbers[i]), range(len(numbers)))))
 
 
 @lru_cache(maxsize=4)
@@ -215,6 +217,15 @@ def _ranks(dump: str, target: str | None) -> dict[str, HiddenStates]:
 @lru_cache(maxsize=1)
 def _reader(target: str, records: int) -> Reader:
     return Reader(open_target(target), records)
+
+
+def _read(record: Record) -> Record:
+    """The record with all its parts at hand, asked for ahead: readers are made for one thread."""
+    names = (*PER_TOKEN, *PER_ROW, *(f"{BOUNDARY}{b}" for b in record.boundaries))
+    parts = {name: part for name in names if (part := record.part(name)) is not None}
+    for part in parts.values():
+        read_ahead(part)
+    return replace(record, part=parts.get)
 
 
 def _states(record: Record, hidden_size: int) -> Iterator[tuple[str, int, Tensor]]:

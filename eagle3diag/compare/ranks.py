@@ -38,13 +38,16 @@ def _plain(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
-def against(record: Record, ranks: dict[str, HiddenStates]) -> Partial:
-    """One record on every rank, as counts: here, missing, tokens, differing."""
+def on_ranks(record: Record, ranks: dict[str, HiddenStates]) -> dict[str, Record | None]:
+    """The record of the same name on every rank that has it."""
+    return {name: dump[dump.names.index(record.name)] if record.name in dump.names else None for name, dump in ranks.items()}
+
+
+def against(record: Record, others: dict[str, Record | None]) -> Partial:
+    """One record and what other ranks have of it, as counts: here, missing, tokens, differing."""
     counts = {}
-    for name, dump in ranks.items():
-        try:
-            other = dump[dump.names.index(record.name)]
-        except ValueError:
+    for name, other in others.items():
+        if other is None:
             counts[f"rank/{name}"] = torch.tensor([0, 1, 0, 0])
             continue
         n = min(record.tokens, other.tokens)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from eagle3diag.compare.metrics import ChannelMoments, rows_cosine, rows_largest, rows_norm, rows_relative_error
+from eagle3diag.compare.sampling import chunks
 
 #: Below this the squares of a row are recomputed with the row scaled, above the largest float they would be infinite.
 _TINY = 1e-30
@@ -54,26 +55,18 @@ class RowValues:
     def __getitem__(self, rows: Tensor | slice) -> RowValues:
         return RowValues(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    @classmethod
-    def join(cls, parts: Sequence[RowValues]) -> RowValues:
-        return cls(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(cls)))
+
+#: Rows of one pair, by their numbers: those of train [R, n, H] and of live [R, n, H] (or [R, 1, H], which stands for all n), in any dtype.
+ReadRows = Callable[[Tensor | slice], tuple[Tensor, Tensor]]
 
 
-def compare_rows(x: Tensor, y: Tensor, scale: Scale) -> RowValues:
-    """``x`` (train) and ``y`` (live), both [T, n, H] in any floating dtype."""
-    x, y = x.float(), y.float()
-    d = y - x
-    xx, yy, xy, dd = _dot(x, x), _dot(y, y), _dot(x, y), _dot(d, d)
-    largest = d.abs().amax(-1)
-    c = x - scale.high
-    if scale.low is not None:
-        c -= scale.low
-    e = c + d
-    cc, ee, ce = _dot(c, c), _dot(e, e), _dot(c, e)
-    c *= scale.inverse
-    d *= scale.inverse
-    torch.add(c, d, out=e)
-    zz, ww, zw, dz = _dot(c, c), _dot(e, e), _dot(c, e), _dot(d, d)
+def compare_rows(read: ReadRows, tokens: int, at_once: int, scale: Scale) -> RowValues:
+    """All rows of a pair, of which ``at_once`` are worked on in one go: that changes memory, not results."""
+    n, h = scale.high.shape
+    sums, work = torch.empty(12, tokens, n), torch.empty(4, min(at_once, tokens), n, h)
+    for part in chunks(tokens, at_once):
+        _add_up(*read(part), scale, work[:, : part.stop - part.start], sums[:, part])
+    largest, xx, yy, xy, dd, cc, ee, ce, zz, ww, zw, vv = sums
     values = RowValues(
         cosine=_cosine(xy, xx, yy),
         centred=_cosine(ce, cc, ee),
@@ -81,23 +74,47 @@ def compare_rows(x: Tensor, y: Tensor, scale: Scale) -> RowValues:
         train_norm=xx.sqrt(),
         live_norm=yy.sqrt(),
         relative_error=(dd / xx).sqrt(),
-        error=(dz / x.shape[-1]).sqrt(),
+        error=(vv / h).sqrt(),
         largest=largest,
         zero=yy == 0,
         nonfinite_train=~xx.isfinite(),
         nonfinite_live=~yy.isfinite(),
     )
     small = (xx < _TINY) | (yy < _TINY)
-    odd = small | values.nonfinite_train | values.nonfinite_live | ~dz.isfinite()
-    if bool(odd.any()):
-        _redo(values, x, y, scale, odd.nonzero())
+    odd = small | values.nonfinite_train | values.nonfinite_live | ~vv.isfinite()
+    rows = odd.any(-1).nonzero().flatten()
+    for part in chunks(len(rows), at_once):
+        _redo(values, *read(rows[part]), scale, rows[part], odd[rows[part]])
     return values
 
 
-def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, at: Tensor) -> None:
-    """The same for single rows that over- or underflow when squared, or are not finite: scaled first, slower."""
-    t, n = at.unbind(1)
-    a, b = x[t, n], y[t, n]
+def _add_up(x: Tensor, y: Tensor, scale: Scale, work: Tensor, out: Tensor) -> None:
+    """Into ``out`` [12, R, n] the largest difference and the sums of all products of a few rows, in ``work`` [4, R, n, H]. Memory that is
+    there already stays in the cache; and threads that take and give back megabytes at a time wait for the system."""
+    x, y, d, product = work[0].copy_(x), work[1].copy_(y), work[2], work[3]
+
+    def dots(*wanted: tuple[Tensor, Tensor, Tensor]) -> None:
+        for to, a, b in wanted:
+            torch.sum(torch.mul(a, b, out=product), -1, out=to)
+
+    largest, xx, yy, xy, dd, cc, ee, ce, zz, ww, zw, vv = out
+    torch.sub(y, x, out=d)
+    torch.amax(torch.abs(d, out=product), -1, out=largest)
+    dots((xx, x, x), (yy, y, y), (xy, x, y), (dd, d, d))
+    c = x.sub_(scale.high)
+    if scale.low is not None:
+        c -= scale.low
+    e = torch.add(c, d, out=y)
+    dots((cc, c, c), (ee, e, e), (ce, c, e))
+    z, v = c.mul_(scale.inverse), d.mul_(scale.inverse)
+    w = torch.add(z, v, out=e)
+    dots((zz, z, z), (ww, w, w), (zw, z, w), (vv, v, v))
+
+
+def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, rows: Tensor, odd: Tensor) -> None:
+    """The same for blocks of ``rows`` that are ``odd`` [R, n]: over- or underflow when squared, or not finite. Scaled first, slower."""
+    r, n = odd.nonzero().unbind(1)
+    a, b, t = x[r, n].float(), y.expand_as(x)[r, n].float(), rows[r]
     largest_x, largest_y = rows_largest(a), rows_largest(b)
     dead = (largest_x == 0) | (largest_y == 0) | ~largest_x.isfinite() | ~largest_y.isfinite()
     high, inverse = scale.high[n], scale.inverse[n]
@@ -112,10 +129,6 @@ def _redo(values: RowValues, x: Tensor, y: Tensor, scale: Scale, at: Tensor) -> 
     values.error[t, n] = torch.where(dead, nothing, rows_norm((b - a) * inverse).float() / a.shape[-1] ** 0.5)
     values.zero[t, n] = largest_y == 0
     values.nonfinite_train[t, n], values.nonfinite_live[t, n] = ~largest_x.isfinite(), ~largest_y.isfinite()
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum(-1)
 
 
 def _cosine(xy: Tensor, xx: Tensor, yy: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eagle3diag.compare.align import Alignment, Pair
 from eagle3diag.compare.comparison import FINAL
+from eagle3diag.dumps.ahead import read_ahead
 from eagle3diag.errors import MismatchedInputs
 
 
@@ -50,11 +51,11 @@ class Spread:
 
     def live(self, layout: Layout) -> Tensor:
         """The live rows [R, m * H] in their own dtype."""
-        return torch.cat([take(read(p, "live", layout), p.live_rows[r]) for p, r in zip(self.pairs, self.rows, strict=True)])
+        return torch.cat([scattered(read(p, "live", layout), p.live_rows[r]) for p, r in zip(self.pairs, self.rows, strict=True)])
 
     def train(self, layout: Layout) -> Tensor:
         """The train rows [R, n * H] in their own dtype."""
-        return torch.cat([take(read(p, "train", layout), p.train_rows[r]) for p, r in zip(self.pairs, self.rows, strict=True)])
+        return torch.cat([scattered(read(p, "train", layout), p.train_rows[r]) for p, r in zip(self.pairs, self.rows, strict=True)])
 
     def state(self, boundary: int, hidden_size: int) -> Tensor:
         """One boundary of the train side (the reference's, mostly) [R, H]; -1 is the final normed state."""
@@ -68,7 +69,7 @@ class Spread:
                     where=f"reference record {pair.train.name!r}",
                     hint="capture the reference from the same target",
                 )
-            made.append(take((whole.detach().cpu(),), pair.train_rows[rows]))
+            made.append(scattered((whole.detach().cpu(),), pair.train_rows[rows]))
         return torch.cat(made)
 
     def shifted(self, shift: int) -> tuple[Spread, Tensor]:
@@ -122,6 +123,14 @@ def take(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
     first, last = int(rows[0]), int(rows[-1])
     at: slice | Tensor = slice(first, last + 1) if last - first + 1 == len(rows) else rows
     return parts[0][at] if len(parts) == 1 else torch.cat([p[at] for p in parts], -1)
+
+
+def scattered(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """The same of rows far apart, each asked for by itself: of a row that is just touched, the system reads megabytes around it."""
+    for row in rows.tolist():
+        for part in parts:
+            read_ahead(part[row : row + 1])
+    return take(parts, rows)
 
 
 def chunks(tokens: int, chunk: int) -> Iterator[slice]:

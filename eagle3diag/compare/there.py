@@ -52,7 +52,7 @@ def pairs_elsewhere(plan: Plan, pairs: Sequence[Numbered], sources: tuple[object
 
 def _compare(shared: tuple[Plan, str, str], wanted: Iterable[_Wanted]) -> Partial:
     plan, train, live = shared
-    return measure(plan, (Numbered(w.number, w.seen, _pair(w, kept_open(train), kept_open(live))) for w in wanted))
+    return measure(plan, [Numbered(w.number, w.seen, _pair(w, kept_open(train), kept_open(live))) for w in wanted])
 
 
 def _pair(w: _Wanted, train: HiddenStates, live: HiddenStates) -> Pair:

@@ -7,13 +7,22 @@ those faults (:mod:`eagle3diag.diagnose.likelihood`). What a fault explains is i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.likelihood import Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
+from eagle3diag.diagnose.likelihood import (
+    Predicted,
+    log_likelihood,
+    log_of_anything,
+    log_sum,
+    narrowness,
+    of_rounds,
+    of_unlisted_rounds,
+    overdispersion,
+)
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults import catalogue
 from eagle3diag.faults.base import Fault, no_changes
@@ -46,6 +55,13 @@ LISTED = 0.95
 NEGLIGIBLE = 0.02
 """Share, of what is not "as trained", below which all of them together are not worth a word."""
 
+OTHER_FORM, MANY_FORMS = 0.1, 0.5
+"""Probability that a fault that is there shows itself in another form than its replay: of one with few forms, which are all replayed, and of one
+whose replay is marked as one of many."""
+
+LIKELY = 0.5
+"""Probability of being present from which a fault without direct evidence is named even where it costs nothing to speak of."""
+
 FAR = 3.0
 """Natural log of how much better than a hypothesis the best possible one must be before others are tried. Twice the difference is chi-squared:
 with four positions a true hypothesis exceeds 3 once in five times, which costs replays, and no verdict."""
@@ -73,11 +89,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A set of faults, with the log of prior x likelihood, and whether it explains the number better than anything would."""
+    """A set of faults, with the log of prior x likelihood, and whether it explains the number better than anything would.
+
+    ``unlisted``: the log likelihood of the server's rounds under a cause that is in no list and does much the same as these."""
 
     faults: frozenset[str]
     log_weight: float
     fits: bool
+    unlisted: float
 
 
 @dataclass
@@ -121,7 +140,7 @@ class _Weighing:
                 self._suppose(frozenset(chosen))
         if len(seen) > MOST_AT_ONCE:
             self._suppose(frozenset(c.id for c in seen))
-        if not self._explained or (self.healthy is None and not seen and self._known):
+        if not self._explained or self._open:
             self._look_further(frozenset(c.id for c in seen))
         return self._weigh()
 
@@ -143,16 +162,20 @@ class _Weighing:
 
     def _best(self, fault: str) -> tuple[Change, Counterfactual, Replay] | None:
         """The variant of a fault that explains the number best."""
-        return max(self.singles.get(fault, ()), key=lambda v: self._likelihood(self._predicted(v[2])), default=None)
+        return max(self.singles.get(fault, ()), key=lambda v: self._likelihood(self._predicted(v[2], v[0])), default=None)
 
-    def _predicted(self, replay: Replay) -> Predicted:
+    def _predicted(self, replay: Replay, *changes: Change) -> Predicted:
+        other_form = max((MANY_FORMS if c.one_of_many else OTHER_FORM for c in changes), default=0.0)
         spread = overdispersion(replay.p, replay.rounds, replay.accept_length_interval)
         few = narrowness(len(replay.records))  # a few records that are alike by chance do not make the server's prompts like them
         low, high = (replay.accept_length + few * (end - replay.accept_length) for end in replay.accept_length_interval)
-        return Predicted(replay.p, replay.rounds / few**2, spread, (low, high))
+        return Predicted(replay.p, replay.rounds / few**2, spread, (low, high), replay.served, other_form)
 
     def _likelihood(self, predicted: Predicted) -> float:
-        return log_likelihood(predicted, self.observed, self.case.steps) if self.observed is not None else 0.0
+        if self.observed is None:
+            return 0.0
+        rounds = of_rounds(predicted) if predicted.served else self._any_rounds
+        return log_likelihood(predicted, self.observed, self.case.steps) + rounds
 
     # -- hypotheses -----------------------------------------------------------------------------------------------------------------
 
@@ -162,11 +185,15 @@ class _Weighing:
         likelihood = self._likelihood(predicted)
         if len(faults) == 1 and (variants := self.singles.get(next(iter(faults)))):
             # which of its variants it is nobody told: the mean over them, not the best of many
-            likelihood = _log_sum(self._likelihood(self._predicted(v[2])) for v in variants) - math.log(len(variants))
+            likelihood = log_sum(self._likelihood(self._predicted(v[2], v[0])) for v in variants) - math.log(len(variants))
         if open_ended:  # a fault that no replay shows may cost nothing or everything
-            likelihood = _log_sum((likelihood, self._anything)) - math.log(2)
-        near = not predicted.p or likelihood > self._best_possible - FAR
-        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything and near)
+            likelihood = log_sum((likelihood, self._anything)) - math.log(2)
+        unlisted = of_unlisted_rounds(predicted.served) if predicted.served else self._any_rounds
+        if predicted.served:  # each round for itself says more than their sums do
+            near = of_rounds(predicted) > unlisted
+        else:
+            near = not predicted.p or likelihood > self._best_possible - FAR
+        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything and near, unlisted)
         self.hypotheses.append(made)
         return made
 
@@ -186,13 +213,14 @@ class _Weighing:
         if self.healthy is None:
             return Predicted(spread=self._spread, length=(WEAK, self.case.steps + 1.0))
         if len(shown) <= 1:
-            return self._predicted(next((best[2] for best in shown.values()), self.healthy))
+            return next((self._predicted(best[2], best[0]) for best in shown.values()), self._predicted(self.healthy))
         name = " and ".join(best[0].name for best in shown.values())
         self.say(f"counterfactual {'+'.join(shown)}: {name}")
-        played = self.case.play(*(best[0] for best in shown.values()))
+        changes = [best[0] for best in shown.values()]
+        played = self.case.play(*changes)
         assert played is not None
         self.series.append(self._counterfactual("+".join(shown), name, played))
-        return self._predicted(played)
+        return self._predicted(played, *changes)
 
     def _look_further(self, seen: frozenset[str]) -> None:
         """Faults that were not seen, each alone beside what was; then the best sets grow by one more while nothing fits."""
@@ -226,19 +254,34 @@ class _Weighing:
         return not self._known or any(h.fits for h in self.hypotheses)
 
     @property
+    def _open(self) -> bool:
+        """Whether what was not seen must be weighed though "as trained" fits: it fits little better than others where nothing was replayed,
+        and where less is served than replayed, on other prompts than those that were."""
+        if not self._known or any(c.seen for c in self.candidates.values()):
+            return False
+        assert self.observed is not None and self.observed.length is not None
+        return self.healthy is None or (not self.healthy.served and self.observed.length < self.healthy.accept_length - HARMLESS)
+
+    @property
     def _known(self) -> bool:
         return self.observed is not None and self.observed.length is not None
 
     @cached_property
     def _anything(self) -> float:
-        return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread)
+        return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread) + self._any_rounds
+
+    @cached_property
+    def _any_rounds(self) -> float:
+        """Of the recorded rounds, where nothing says what they should have been: they are more or less like those of a healthy server."""
+        return of_unlisted_rounds(self.healthy.served) if self.healthy is not None and self.healthy.served else 0.0
 
     @cached_property
     def _best_possible(self) -> float:
         """The likelihood of a replay that gives just what was observed."""
         if self.observed is None or self.healthy is None:
             return self._anything
-        told = Predicted(self.observed.p, self.healthy.rounds, self._spread, self.observed.interval or (1.0, 1.0))
+        few = narrowness(len(self.healthy.records))
+        told = Predicted(self.observed.p, self.healthy.rounds / few**2, self._spread, self.observed.interval or (1.0, 1.0))
         return self._likelihood(told) if self.observed.p else -math.inf
 
     @cached_property
@@ -254,8 +297,10 @@ class _Weighing:
             if (best := self._best(fault)) is not None and self.healthy is not None:
                 out.variant[fault], out.nearest[fault] = best[:2]
                 out.cost[fault] = self.healthy.accept_length - best[1].accept_length
-        none = math.log(NONE_OF_THESE) + self._anything + sum(math.log(1 - c.present) for c in self.candidates.values() if not c.seen)
-        total = _log_sum([*(h.log_weight for h in self.hypotheses), none])
+        unlisted = log_sum(h.unlisted for h in self.hypotheses) - math.log(len(self.hypotheses)) - self._any_rounds
+        unseen = sum(math.log(1 - c.present) for c in self.candidates.values() if not c.seen)
+        none = math.log(NONE_OF_THESE) + self._anything + unlisted + unseen
+        total = log_sum([*(h.log_weight for h in self.hypotheses), none])
         out.none_of_these = math.exp(none - total)
         for h in self.hypotheses:
             probability = math.exp(h.log_weight - total)
@@ -300,9 +345,3 @@ def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
 def is_symptom(fault: str) -> bool:
     """Whether a finding restates the number (tests M1 to M9) instead of giving a cause of it."""
     return fault.startswith("M")
-
-
-def _log_sum(values: Iterable[float]) -> float:
-    listed = list(values)
-    top = max(listed)
-    return top + math.log(sum(math.exp(v - top) for v in listed))

@@ -16,7 +16,8 @@ from eagle3diag.weights import WeightReport
 class Counterfactual:
     """A replay with one thing broken (or, for a series, several: ``fault`` is then ``FM-01+FM-05``).
 
-    ``distance``: its accept length from the observed one; None when nothing was observed.
+    ``distance``: its accept length from the observed one; None when nothing was observed. ``served_alike`` of ``served_rounds`` recorded rounds
+    of the server accept as many drafts as this replay does from the same row.
     """
 
     fault: str
@@ -25,12 +26,15 @@ class Counterfactual:
     accept_length_interval: tuple[float, float]
     p: tuple[float, ...]
     distance: float | None
+    served_alike: int = 0
+    served_rounds: int = 0
 
     @classmethod
     def of(cls, fault: str, name: str, replay: Replay, observed: float | None = None) -> Counterfactual:
         """What one ``replay`` says, beside the ``observed`` accept length."""
         distance = None if observed is None else abs(replay.accept_length - observed)
-        return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance)
+        beside = replay.served_alike, replay.served_rounds
+        return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance, *beside)
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,18 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A fault that the evidence given could not have shown and that would explain the number. ``tell``: what would show it."""
+    """A fault without direct evidence that would explain the number, or that the recorded rounds show. ``tell``: what would show it.
+
+    ``certainty``: probability that it is present at all, whatever it costs. ``cost``: accept length that it costs here; None without a replay.
+    """
 
     fault: str
     title: str
     weight: float
     predicted: Counterfactual | None
     tell: str
+    certainty: float = 0.0
+    cost: float | None = None
 
 
 @dataclass(frozen=True)

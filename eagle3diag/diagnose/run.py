@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3diag.case import Case, Given
-from eagle3diag.diagnose.explain import HARMLESS, LISTED, NEGLIGIBLE, WEAK, Explanation, explain
+from eagle3diag.diagnose.explain import HARMLESS, LIKELY, LISTED, NEGLIGIBLE, WEAK, Explanation, explain
 from eagle3diag.diagnose.restore import in_the_file, restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
@@ -121,16 +121,17 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
 def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:
     """Faults without direct evidence that hold a share of the explanation, likeliest first, and what would show them."""
     seen = {f.fault for f in found if f.severity > Severity.NOTE}
-    weights = explanation.weight
-    unseen = [f for f in catalogue() if weights.get(f.id) and f.id not in seen and not case.would_show(f.shown_by)]
-    left = LISTED * sum(weights[f.id] for f in unseen)
+    weights, certainty = explanation.weight, explanation.certainty
+    unseen = [f for f in catalogue() if f.id in certainty and f.id not in seen and not case.would_show(f.shown_by)]
+    left = LISTED * sum(weights.get(f.id, 0.0) for f in unseen)
     if left < NEGLIGIBLE * (1 - explanation.as_trained):
-        return
-    for fault in sorted(unseen, key=lambda f: -weights[f.id]):
-        if left > 0:
-            weight = weights[fault.id]
+        left = 0.0
+    for fault in sorted(unseen, key=lambda f: (-weights.get(f.id, 0.0), -certainty[f.id])):
+        weight, sure = weights.get(fault.id, 0.0), certainty[fault.id]
+        if left > 0 or sure > LIKELY:
             left -= weight
-            yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), cheapest(case, fault.shown_by))
+            tell, cost = cheapest(case, fault), explanation.cost.get(fault.id)
+            yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), tell, sure, cost)
 
 
 def _harmless(finding: Finding, cost: float) -> Finding:

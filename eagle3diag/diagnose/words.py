@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, is_symptom
+from eagle3diag.diagnose.explain import HARMLESS, LIKELY, is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
+from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
+
+ROUNDS = ("draft", "target", "train", "live")
+"""What it takes to hold each round of the server against a replay."""
 
 HOW_TO_GET = {
     "launch": "--launch 'the command that starts the server'",
@@ -24,14 +28,22 @@ HOW_TO_GET = {
 }
 """How each kind of evidence is got, cheapest first."""
 
-WORTH_SAYING = 0.05
-"""Share of "nothing is lost" from which a verdict mentions it beside the suspects."""
+SURE = 0.9
+"""Probability from which a verdict names a fault of which there is no other evidence than the rounds that it makes."""
+
+REFUTED = 0.1
+"""Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
+to be near. Between here and a half the verdict is that it cannot be told."""
 
 
-def cheapest(case: Case, sets: tuple[tuple[str, ...], ...]) -> str:
-    """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it."""
-    order = list(HOW_TO_GET)
-    lacking = [[k for k in kinds if getattr(case.given, k) is None] for kinds in sets]
+def cheapest(case: Case, fault: Fault) -> str:
+    """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it.
+
+    One that nothing but a replay shows is told from others by the server's rounds, each beside the replay's."""
+    sets, order = fault.shown_by, list(HOW_TO_GET)
+    if not sets and fault.changes is not no_changes and case.recorded is None:
+        sets = (ROUNDS,)
+    lacking = [[k for k in kinds if not case.has(k)] for kinds in sets]
     chosen = min(lacking, key=lambda kinds: sum(2 ** order.index(k) for k in kinds), default=[])
     return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
 
@@ -52,20 +64,40 @@ def verdict(
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
     if as_trained < 0.5 and healthy is not None and length is not None:
-        yet = f"No fault is in the evidence given, yet {length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
-        other = f" Or the server's prompts are that much unlike those of the dump ({as_trained:.0%})." if as_trained >= WORTH_SAYING else ""
-        return f"{yet}: {_undetermined(suspects)}.{other}" if suspects else f"{yet}: see what is missing."
+        apart = f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
+        if as_trained >= REFUTED and suspects:
+            alike = f"prompts as unlike as that would explain it ({as_trained:.0%})"
+            return (
+                f"Cannot be told: {apart}; {alike}, and so would a fault that the evidence given does not show: {_undetermined(suspects)}."
+            )
+        yet = f"No fault is in the evidence given, yet {apart}"
+        return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
     if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:
-        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
+        return _nothing_lost(suspects, healthy, length)
     others = (
         f" It does not rule out {len(suspects)} faults that it cannot show; what would tell: {tell}." if (tell := _tells(suspects)) else ""
     )
     return f"Nothing is wrong in the evidence given.{others}"
 
 
+def _nothing_lost(suspects: tuple[Suspect, ...], healthy: Replay, length: float) -> str:
+    here = "".join(f" The recorded rounds are those of {s.fault} ({s.title}), harmless here." for s in suspects if s.certainty > LIKELY)
+    if length > healthy.accept_length - HARMLESS or healthy.served:
+        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}.{here}"
+    records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
+    return (
+        f"Nothing is shown to be wrong: {length:.2f} is served where the replay of {records} gives {healthy.accept_length:.2f}, by which the "
+        f"server's prompts may differ; a live dump that holds the server's rounds would tell: {HOW_TO_GET['live']}."
+    )
+
+
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
+    first = suspects[0]
+    if first.certainty > SURE and first.predicted is not None and first.predicted.served_rounds:
+        alike = f"{first.predicted.served_alike} of {first.predicted.served_rounds}"
+        return f"the server's own rounds are those of {first.fault} ({first.title}): {alike} as in its replay"
     if len(suspects) == 1:
         between = f"{suspects[0].fault} ({suspects[0].title}) would explain it"
     else:
@@ -99,14 +131,20 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     if case.comparison is not None:
         c = case.comparison
         yield f"compare: {c.train.width} wide trained, {c.live.width} wide fed, over {c.aligned_tokens} tokens"
-        if case.given.reference is None and c.reference:
+        if case.given.train is None:
+            yield f"train: none given, so the target was run here on the live tokens; boundaries {', '.join(map(str, c.train.boundaries))}, as the config says"
+        elif case.given.reference is None and c.reference:
             yield "reference: every boundary of the target captured here on the training tokens, to name what the live blocks are"
     if case.weights is not None:
         yield f"weights: {len(case.weights.tensors)} tensors, moments, norms and spectra"
     if healthy is not None:
-        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained"
+        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained{_alike(healthy)}"
     if live is not None:
-        yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed"
+        yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed{_alike(live)}"
+
+
+def _alike(replay: Replay) -> str:
+    return f"; {replay.served_alike} of {replay.served_rounds} of the server's rounds come out so" if replay.served_rounds else ""
 
 
 def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iterator[str]:

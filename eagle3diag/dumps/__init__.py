@@ -11,8 +11,9 @@ from eagle3diag.checkpoints import TargetSource, open_target
 from eagle3diag.dumps.formats import read_foreign
 from eagle3diag.dumps.formats.base import Asked
 from eagle3diag.dumps.native import FORMAT, MANIFEST, DumpWriter, read_native
-from eagle3diag.dumps.places import Place, RemotePlace, is_url
+from eagle3diag.dumps.places import Place, is_url
 from eagle3diag.dumps.records import SIDES, DumpSource, HiddenStates, Record, TargetIdentity
+from eagle3diag.dumps.remote import RemotePlace
 from eagle3diag.errors import BadArgument, InputError
 from eagle3diag.files import existing
 

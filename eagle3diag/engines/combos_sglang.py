@@ -48,6 +48,7 @@ COMBINATIONS = (
         "Without --speculative-algorithm the server runs the target alone and says nothing about the other options.",
         "Add --speculative-algorithm EAGLE3.", "server_args.py, every version",
         lambda o: o.algorithm is None and (o.draft_path is not None or o.steps is not None), ("speculative-draft-model-path", *_STEPS),
+        absent=True,
     ),
     Combination(
         "FM-03", "refused", "the algorithm is not one that SGLang knows",
@@ -68,7 +69,7 @@ COMBINATIONS = (
         "An EAGLE-3 head is a checkpoint of its own; only targets that carry MTP layers can do without one.",
         "Add --speculative-draft-model-path DRAFT.", "eagle_worker.py",
         lambda o: _eagle3(o) and o.draft_path is None and not o.has("enable-return-aux-hidden-states"),
-        ("speculative-algorithm",),
+        ("speculative-algorithm",), absent=True,
     ),
     Combination(
         "FM-03", "fails", "the draft is loaded with random weights",
@@ -88,13 +89,13 @@ COMBINATIONS = (
         "FM-04", "changes", "a chain has steps + 1 slots; the number given is not used",
         "With topk 1 SGLang sets num_draft_tokens to num_steps + 1 and says so in one line of the log.",
         "Give --speculative-num-draft-tokens as steps + 1, or leave it out.", "speculative_hook.py; server_args.py since 0.4.6",
-        lambda o: _eagle(o) and (o.topk or 1) == 1 and o.steps is not None and o.num_draft_tokens not in (None, o.steps + 1), _STEPS,
+        lambda o: _eagle(o) and (o.topk or 1) == 1 and o.steps is not None and o.num_draft_tokens not in (None, o.steps + 1), _STEPS, absent=True,
     ),
     Combination(
         "FM-04", "refused", "topk or slots without steps",
         "The three are chosen together: when num_steps is left open, the other two must be too.",
         "Give --speculative-num-steps as well, or none of the three.", "speculative_hook.py, assertion; server_args.py before",
-        lambda o: _eagle(o) and o.steps is None and (o.topk, o.num_draft_tokens) != (None, None) and not o.has("speculative-adaptive"), _STEPS,
+        lambda o: _eagle(o) and o.steps is None and (o.topk, o.num_draft_tokens) != (None, None) and not o.has("speculative-adaptive"), _STEPS, absent=True,
     ),
     Combination(
         "FM-04", "refused", "more slots than the tree has candidates",
@@ -123,6 +124,7 @@ COMBINATIONS = (
         "FM-60", "refused", "torch_native cannot draft more than one step", "It has no multi-step backend for drafts.",
         "Choose another --attention-backend.", "draft_utils.py: EAGLE is not supported in decode attention backend torch_native",
         lambda o: _eagle(o) and _backend(o) == "torch_native" and (o.steps or 3) > 1, ("attention-backend", "speculative-num-steps"),
+        absent=True,
     ),
     Combination(
         "FM-63", "refused", "spec V2 takes chains only in this version", "Until 0.5.12 the overlapping worker raises with topk over 1.",
@@ -140,7 +142,7 @@ COMBINATIONS = (
         "--quantization holds for the draft too unless the draft is given its own; a bf16 draft then fails to load, or is quantised on the fly.",
         "Add --speculative-draft-model-quantization unquant.", "model_config.py; sgl-project/sglang#28196",
         lambda o: _eagle(o) and o.draft_path is not None and o.has("quantization") and not o.has("speculative-draft-model-quantization"),
-        ("quantization",),
+        ("quantization",), absent=True,
     ),
     Combination(
         "FM-37", "spoils", "with fused all-reduce, aux states are partial sums in this version",

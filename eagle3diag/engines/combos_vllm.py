@@ -46,18 +46,19 @@ COMBINATIONS = (
         "FM-01", "fails", "no method is named, and the draft's name does not say EAGLE-3",
         "vLLM then guesses from the draft's name: without \"eagle3\" in it the draft is run as a plain model or as EAGLE-1.",
         'Add "method": "eagle3".', "config/speculative.py, __post_init__; vllm-project/vllm#21737",
-        lambda o: o.algorithm is None and o.draft_path is not None and method(o) in ("eagle", "draft_model"), _METHOD,
+        lambda o: o.algorithm is None and o.draft_path is not None and method(o) in ("eagle", "draft_model"), _METHOD, absent=True,
     ),
     Combination(
         "FM-03", "refused", "eagle3 without a draft", "num_speculative_tokens was provided but without speculative model.",
         'Add "model": "DRAFT".', "config/speculative.py, ValueError",
-        lambda o: o.algorithm in ("eagle", "eagle3") and o.draft_path is None, _METHOD,
+        lambda o: o.algorithm in ("eagle", "eagle3") and o.draft_path is None, _METHOD, absent=True,
     ),
     Combination(
         "FM-04", "changes", "the number of drafts a round is not given",
         "num_speculative_tokens is then taken from a speculators config; for other drafts the start ends with an error.",
         'Add "num_speculative_tokens".', "config/speculative.py",
         lambda o: o.algorithm in ("eagle", "eagle3") and o.draft_path is not None and o.steps is None and not o.has("num-speculative-tokens"), _METHOD,
+        absent=True,
     ),
     Combination(
         "FM-76", "fails", "acceptance is synthetic, not measured",
@@ -70,7 +71,7 @@ COMBINATIONS = (
         "draft_tensor_parallel_size can only be 1 or the same as the target's.",
         "Remove draft_tensor_parallel_size.", "config/speculative.py, _verify_and_get_draft_tp",
         lambda o: float(o.speculative.get("draft_tensor_parallel_size") or 1) not in (1.0, _tp(o)),
-        ("speculative-config", "tensor-parallel-size"),
+        ("speculative-config", "tensor-parallel-size"), absent=True,
     ),
     Combination(
         "FM-40", "spoils", "with pipeline parallelism aux layers live on other stages", "The draft sees the layers of its own stage only.",

@@ -21,7 +21,8 @@ class Combination:
     """Options that do not go together in the versions ``since`` .. before ``until``.
 
     ``effect``: the server is ``refused`` a start; acceptance ``fails`` (nothing is measured, or nothing can be accepted); it ``spoils``
-    acceptance under conditions that the command alone does not show; it ``changes`` something without harm.
+    acceptance under conditions that the command alone does not show; it ``changes`` something without harm. ``absent``: it rests on an
+    option that is not given, so it says nothing of a command that is not wholly known.
     """
 
     fault: str
@@ -34,6 +35,7 @@ class Combination:
     shown: tuple[str, ...]
     since: str = "0"
     until: str | None = None
+    absent: bool = False
 
     def holds(self, version: Version) -> bool:
         return Version.parse(self.since) <= version and (self.until is None or version < Version.parse(self.until))

@@ -252,7 +252,7 @@ def _layer_lost(case: Case) -> Iterator[Change]:
         return _relayer(net, fresh)
 
     yield Change("FM-05", "decoder layer not loaded, memory zero", net=zeros)
-    yield Change("FM-05", "decoder layer not loaded, memory random", net=random)
+    yield Change("FM-05", "decoder layer not loaded, memory random", net=random, one_of_many=True)
 
 
 def _relayer(net: Net, fresh: Callable[[torch.Tensor], torch.Tensor]) -> Net:
@@ -265,11 +265,11 @@ def _random_head(healthy: Net) -> Net:
 
 
 def _head_lost(case: Case) -> Iterator[Change]:
-    yield Change("FM-06", "random head", net=_random_head)
+    yield Change("FM-06", "random head", net=_random_head, one_of_many=True)
 
 
 def _head_not_shared(case: Case) -> Iterator[Change]:
-    yield Change("FM-08", "random head", net=_random_head)
+    yield Change("FM-08", "random head", net=_random_head, one_of_many=True)
 
 
 def _replaced(audit: Audit) -> Finding | None:

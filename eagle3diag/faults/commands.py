@@ -130,16 +130,31 @@ def _unread(case: Case) -> Finding | None:
     )
 
 
+def _unknown(case: Case) -> Finding | None:
+    """C0: variables of a script, which only the shell of that server could fill in. Where the log shows the arguments, nothing is lost."""
+    launch = case.launch
+    if launch is None or not launch.unknown or (case.log is not None and case.log.launch is not None):
+        return None
+    names = ", ".join(launch.unknown)
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        f"cannot tell what {names} holds" if len(launch.unknown) == 1 else f"cannot tell what these hold: {names}",
+        "Nothing in the command assigns it. An option that is not seen may stand there, so nothing is held against what is missing.",
+        tuple(Evidence("variable", name, "assigned in the text", "launch command") for name in launch.unknown),
+        "Pass the command as the server got it: ps -ww -o args= -p PID, or the server's log as --log, which prints its arguments.",
+    )
+
+
 def _no_speculation(case: Case) -> Finding | None:
     """FM-03: a draft, and a command that asks for none. A log with accept lengths is of a server that drafts: of another command."""
     launch = case.launch
     drafts = case.log is not None and case.log.n_windows > 0
-    if case.draft is None or launch is None or launch.engine not in _ASKED or launch.unread or drafts:
+    if case.draft is None or launch is None or launch.engine not in _ASKED or launch.partial or drafts:
         return None
     names = {name.partition(".")[0].replace("_", "-") for name in launch.arguments}
     own = "speculators_config" in case.draft.config.raw  # vLLM takes such a draft in the target's place, and reads the rest there
-    unknown = "$" in " ".join((str(case.given.launch), *launch.arguments.values()))  # a variable may hold the options
-    if launch.algorithm or launch.draft_path or own or unknown or any("spec" in n or n == "sc" for n in names):
+    if launch.algorithm or launch.draft_path or own or any("spec" in n or n == "sc" for n in names):
         return None
     return Finding(
         "FM-03",
@@ -166,7 +181,9 @@ def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     if launch is None or launch.engine != engine or not row.when(launch):
         return None
     version = version_of(case) or Version.parse(_TABLES[engine].read[-1])
-    if not row.holds(version) or (row.effect == "refused" and launch.resolved):  # a server that resolved its arguments has started
+    if (
+        not row.holds(version) or (row.absent and launch.partial) or (row.effect == "refused" and launch.resolved)
+    ):  # a server that resolved its arguments has started
         return None
     shown = [
         Evidence(f"--{name}", launch.get(name) or "given", None, "launch command") for name in row.shown if launch.get(name) is not None
@@ -279,6 +296,7 @@ FAULTS = (
     Fault("C0", _unknown_options, own_title="options that the version lacks"),
     Fault("C0", _unknown_version, own_title="version not known"),
     Fault("C0", _unread, own_title="options in a file that was not given"),
+    Fault("C0", _unknown, own_title="variables whose value is not known"),
     Fault("FM-54", _long_context),
     Fault("FM-56", _window),
     Fault("FM-69", _more_steps),

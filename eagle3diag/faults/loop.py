@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eagle3diag.case import Case
-from eagle3diag.dumps import Record
+from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.faults.base import IN_FILES, Fault
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Loop, Net
@@ -22,8 +22,9 @@ from eagle3diag.replay.attention import Grouped
 OTHER_BASES = (10000.0, 500000.0, 1000000.0)
 """RoPE bases that a lost or ignored one is usually replaced by: the default of every engine, Llama 3's and Qwen's."""
 
-WINDOW = 2048
-"""Tokens that a draft sees under ``--speculative-draft-window-size`` as people set it; harmless where no text is longer."""
+WINDOWS = tuple(2**n for n in range(4, 13))
+"""Tokens that a draft may see where it was trained to see all: 128 to 4096 are what targets' configs and ``--speculative-draft-window-size``
+hold, smaller ones show what a window does to short texts. One is harmless where no text is longer."""
 
 
 def _unseen(case: Case) -> Finding | None:
@@ -141,7 +142,8 @@ def _stale(case: Case) -> Iterator[Change]:
 
 def _prefix_missing(case: Case) -> Iterator[Change]:
     if case.net is not None:
-        yield Change("FM-51", "no keys for the prompt", loop=lambda loop: replace(loop, prefix="answer"))
+        yield Change("FM-51", "no keys for the prompt", loop=lambda loop: replace(loop, prefix="answer"), one_of_many=True)
+        yield Change("FM-51", "no keys for the first half of the prompt", loop=lambda loop: replace(loop, prefix="half"), one_of_many=True)
 
 
 def _other_pages(case: Case) -> Iterator[Change]:
@@ -150,7 +152,7 @@ def _other_pages(case: Case) -> Iterator[Change]:
         return
     yield Change("FM-52", "keys and values read as zeros", net=_deaf)
     if case.train is not None and len(case.train) > 1:
-        yield Change("FM-52", "keys of another request", loop=lambda loop: replace(loop, prefix="another"))
+        yield Change("FM-52", "keys of another request", loop=lambda loop: replace(loop, prefix="another"), one_of_many=True)
 
 
 def _deaf(net: Net) -> Net:
@@ -164,7 +166,7 @@ def _rope(case: Case) -> Iterator[Change]:
         return
     for base in OTHER_BASES:
         if base != case.net.rope.theta:
-            yield Change("FM-53", f"RoPE base {base:g} instead of {case.net.rope.theta:g}", net=_turned(base))
+            yield Change("FM-53", f"RoPE base {base:g} instead of {case.net.rope.theta:g}", net=_turned(base), one_of_many=True)
     if case.net.rope.scaling:
         yield Change("FM-53", "RoPE scaling ignored", net=lambda n: replace(n, rope=replace(n.rope, scaling=None)))
     style = "halves" if case.net.rope.interleaved else "neighbours"
@@ -181,22 +183,36 @@ def _windows(case: Case) -> Iterator[Change]:
         return
     if any(case.net.windows):
         yield Change("FM-56", "trained window not served", net=lambda n: replace(n, windows=(None,) * n.layers))
-    elif case.train is not None and max(r.tokens for r in case.train) > WINDOW:
-        yield Change("FM-56", f"window of {WINDOW} served, not trained", net=lambda n: replace(n, windows=(WINDOW,) * n.layers))
+    elif case.train is not None:
+        longest = max(r.tokens for r in case.train)
+        for window in (w for w in WINDOWS if w < longest):
+            yield Change("FM-56", f"window of {window} served, not trained", net=_seeing(window), one_of_many=True)
+
+
+def _seeing(window: int) -> Callable[[Net], Net]:
+    return lambda net: replace(net, windows=(window,) * net.layers)
 
 
 def _rows_mixed(case: Case) -> Iterator[Change]:
     """FM-59: the draft's batch gathers the states of another request."""
     if case.net is None or case.train is None or len(case.train) < 2:
         return
-    names = [r.name for r in case.train]
-    neighbour = dict(zip(names, [*[*case.train][1:], case.train[0]], strict=True))
+    yield Change("FM-59", "states of the next request", features=_gathered(case.train, 1), one_of_many=True)
+    if len(case.train) > 2:
+        yield Change("FM-59", "states of the request before", features=_gathered(case.train, -1), one_of_many=True)
+
+
+def _gathered(dump: HiddenStates, by: int) -> Callable[[Record, Tensor], Tensor]:
+    """Rows of the record so many places on."""
+    numbers = {name: i for i, name in enumerate(dump.names)}
 
     def features(record: Record, fed: Tensor) -> Tensor:
-        other = neighbour[record.name].features if record.name in neighbour else fed
+        if record.name not in numbers:
+            return fed
+        other = dump[(numbers[record.name] + by) % len(dump)].features
         return other[torch.arange(len(fed)) % len(other)] if other.shape[-1] == fed.shape[-1] else fed
 
-    yield Change("FM-59", "states of another request", features=features)
+    return features
 
 
 ANCESTORS = Change("FM-50", "a branch reads its ancestors", loop=lambda loop: replace(loop, branch_keys="ancestors"))

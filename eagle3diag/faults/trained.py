@@ -11,10 +11,14 @@ from eagle3diag.faults.verdict import Verdict, unseen, verdict
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.weights import FromMoments, TensorWeights, WeightReport
 
+COARSE = 8
+"""Distinct values among 128 neighbours up to which a warning is due: 4-bit formats keep 13 to 16 of them where they are used well, and lose a
+draft little; three bits or an outlier's scale leave 8 or fewer. A smooth bfloat16 row has about 120."""
+
 
 def judge_weights(report: WeightReport) -> tuple[Finding, ...]:
     """Findings of a weight report, most severe first; a healthy draft gives notes at most."""
-    makers = (broken, weak_blocks, _untrained, _copied, changed, expects, _notes)
+    makers = (broken, weak_blocks, _untrained, _quantised, _copied, changed, expects, _notes)
     found = [finding for maker in makers for finding in maker(report)]
     return tuple(sorted(found, key=lambda f: -f.severity))
 
@@ -77,25 +81,6 @@ def _notes(report: WeightReport) -> Iterator[Finding]:
             "at the singular values above the noise band and at the norms of rows and blocks. These say trained.",
             _evidence(near),
         )
-    quantised = [(t, v) for t, v in judged if v.quantised]
-    if quantised:
-        yield Finding(
-            "K4",
-            Severity.NOTE,
-            f"Went through {', '.join(sorted({v.quantised for _, v in quantised if v.quantised}))} and back: {names_of([t for t, _ in quantised])}",
-            "The entries lie on the grid of that format. A draft that was trained that way loses nothing; one that was quantised afterwards loses "
-            "a little, which replay measures.",
-            tuple(
-                Evidence(
-                    f"{t.name}: distinct values, distinct mantissas of 128",
-                    f"{t.grid.levels[2]}, {t.grid.mantissas}",
-                    "about 120, 80",
-                    t.checkpoint_name,
-                )
-                for t, _ in quantised[:4]
-                if t.grid is not None
-            ),
-        )
     ones = [t for t in report.tensors if len(t.shape) == 1 and "norm" in t.name and (n := t.null("ones")) is not None and n.at_value == 1]
     if ones:
         yield Finding(
@@ -105,6 +90,35 @@ def _notes(report: WeightReport) -> Iterator[Finding]:
             "They never moved: frozen, or trained in pure bfloat16, where steps below 0.004 around 1 round away. Harmless by itself.",
             tuple(Evidence(f"{t.name}: share of entries equal to 1", 1.0, "below 1 after training", t.checkpoint_name) for t in ones),
         )
+
+
+def _quantised(report: WeightReport) -> Iterator[Finding]:
+    """FM-78, the part that the entries tell: they lie on the grid of a narrow format."""
+    found = [(t, v.quantised, t.grid) for t, v in verdicts(report) if v.quantised and t.grid is not None]
+    if not found:
+        return
+    found.sort(key=lambda f: f[2].levels[-1])
+    coarse = [t for t, _, g in found if g.levels[-1] <= COARSE]
+    names = ", ".join(sorted({name for _, name, _ in found}))
+    lost = f"Of {names_of(coarse)} no more than three bits are left, which costs any draft that was not trained so. "
+    kept = "A draft that was trained that way loses nothing; one that was quantised afterwards loses a little, which replay measures."
+    yield Finding(
+        "FM-78",
+        Severity.WARNING if coarse else Severity.NOTE,
+        f"Went through {names} and back: {names_of([t for t, _, _ in found])}",
+        "The entries lie on the grid of that format. " + (lost if coarse else kept),
+        tuple(
+            Evidence(
+                f"{t.name}: distinct values, distinct mantissas of 128",
+                f"{g.levels[-1]}, {g.mantissas}",
+                "about 120, 80",
+                t.checkpoint_name,
+            )
+            for t, _, g in found[:4]
+        ),
+        "Serve the draft as it was trained, in bfloat16; if it must be quantised, in 8 bits, and replay both." if coarse else "",
+        "weights(DRAFT, against=THE TRAINER'S COPY) says by how much each tensor differs; replay of both, what it costs.",
+    )
 
 
 def _copied(report: WeightReport) -> Iterator[Finding]:

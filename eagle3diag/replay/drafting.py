@@ -39,7 +39,7 @@ class Text:
 def pack(net: Net, records: Sequence[tuple[Tensor, Tensor]], loop: Loop = NEWEST, answers: Sequence[int] | None = None) -> Text:
     """Rows of records given as (ids [T], features [F, W]): a row wherever there are features and a next token.
 
-    ``answers``: the first row of each record that a server drafts from; only ``loop.prefix == "answer"`` looks at it.
+    ``answers``: the first row of each record that a server drafts from; ``loop.prefix`` of ``"answer"`` and ``"half"`` look at it.
     """
     lengths = [min(len(features), max(len(ids) - 1, 0)) for ids, features in records]
     starts = [0]
@@ -53,7 +53,7 @@ def pack(net: Net, records: Sequence[tuple[Tensor, Tensor]], loop: Loop = NEWEST
             first.append(torch.full_like(place, base))
             last.append(base + place.clamp(max=max(limit - 1, 0)))
         else:
-            boundary = answers[i] if loop.prefix == "answer" and answers is not None else 0
+            boundary = answers[i] // {"answer": 1, "half": 2}[loop.prefix] if loop.prefix != "own" and answers is not None else 0
             first.append(start + place.clamp(max=boundary))
             last.append(start + place)
     hidden = [net.fuse(features[:n]) for (_, features), n in zip(records, lengths, strict=True)]

@@ -19,13 +19,14 @@ class Loop:
     position_offset: added to the RoPE position of draft steps after the first (1 in SGLang before 0.5.12).
     branch_keys: in a tree, what a row finds of its own round: the ``column`` of its slot, whoever its parent was (SGLang, issue 7523), or
         its ``ancestors`` (the EAGLE paper's code). Chains know no difference.
-    prefix: what a row finds of earlier rows: its ``own`` record's, no rows of the prompt (``answer``), or ``another`` record's.
+    prefix: what a row finds of earlier rows: its ``own`` record's; of the prompt none (``answer``), or its second ``half``; or ``another``
+        record's.
     keep_draft_keys: keys that the draft made for accepted tokens stay, instead of being made anew from the target's states.
     """
 
     position_offset: int = 0
     branch_keys: Literal["column", "ancestors"] = "column"
-    prefix: Literal["own", "answer", "another"] = "own"
+    prefix: Literal["own", "answer", "half", "another"] = "own"
     keep_draft_keys: bool = False
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.files import read_text
+from eagle3diag.serving.manifest import words_of
 from eagle3diag.serving.settings import LARGEST, read_settings
-from eagle3diag.serving.words import BREAK, split
+from eagle3diag.serving.words import BREAK
 
 _MODULES = {
     "sglang.launch_server": "sglang",
@@ -28,9 +29,14 @@ _IMAGE = re.compile(rf"(?:^|/)({_NAME})[\w.-]*(?:/release)?:v?(\d+\.\d+[\w.]*)",
 _PINNED = re.compile(rf"\b({_NAME})(?:\[[\w,-]*\])?==(\d+\.\d+[\w.]*)", re.IGNORECASE)
 # An option, and not a negative number.
 _OPTION = re.compile(r"--?[A-Za-z]")
-_VARIABLE = re.compile(r"(?:--env=|-e)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"(?:--env=|-e|Environment=)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SECRET = re.compile(r"(?:^|[-_])(?:key|token|password|passphrase|secret)$", re.IGNORECASE)
 HIDDEN = "(hidden)"
+# A variable that was not assigned in the text, and one that stands for options rather than for one value.
+_OPEN = re.compile(r"\$[\w@*{(]|`")
+_OPTIONS = re.compile(r"\$[@*]|\[[@*]\]|\$\((?!\w+\))|`|\$\{?\w*(?:arg|opt|flag|param|extra|spec)", re.IGNORECASE)
+_SPECULATIVE = re.compile(r"spec|sc(?:\.|$)")
+_SWITCH = re.compile(r"(?:enable|disable|no|skip|enforce|trust|async|log)-")
 
 # Where each engine names what SGLang calls --speculative-...; vLLM's are fields of --speculative-config, TensorRT-LLM's of a settings file.
 _CONFIG: Mapping[str, Mapping[str, str]] = {
@@ -53,7 +59,8 @@ class Launch:
 
     ``arguments`` holds all options as they were written, without the leading dashes; ``speculative`` the fields of vLLM's (or
     TensorRT-LLM's) speculative configuration; ``environment`` the variables set for the server. Keys and tokens are not kept.
-    ``unread``: files of options that the command names and that were not there to be read. ``resolved``: these are not what was typed
+    ``unread``: files of options that the command names and that were not there to be read. ``unknown``: variables, as they are written,
+    that may hold options, or that are the value of a speculative one, and that nothing assigns. ``resolved``: these are not what was typed
     but all arguments as the server resolved them, so what is absent was not known to it.
     """
 
@@ -69,7 +76,13 @@ class Launch:
     speculative: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     resolved: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether an option that is not seen here may have been given all the same."""
+        return bool(self.unread or self.unknown)
 
     def get(self, *names: str) -> str | None:
         """The value of the first of these options that was given, dashes or underscores."""
@@ -89,9 +102,10 @@ class Launch:
 def parse_launch(text: str, *, version: str | None = None, folder: Path | None = None) -> Launch:
     """Read ``python -m sglang.launch_server ...``, ``sglang serve ...``, ``vllm serve ... --speculative-config '{...}'``, ``trtllm-serve ...``.
 
-    Quotes, line continuations, leading ``NAME=value``, what wraps the server (``docker run ... image:tag``, ``nohup``) and what follows
-    it (``> log 2>&1 &``) are understood, and so are JSON and YAML lists of words; variables are left as they are written. An option may be
-    cut short where that is unambiguous, as the engines allow. The version is taken from the image's tag or from a pinned
+    Quotes, line continuations, leading ``NAME=value``, what wraps the server (``docker run ... image:tag``, ``nohup``, ``bash -c``) and
+    what follows it (``> log 2>&1 &``) are understood, and so are whole scripts, JSON and YAML lists of words, Compose files, pods and
+    Dockerfiles. Variables that the text assigns are put in, others are left as they are written and listed in ``unknown``. An option may
+    be cut short where that is unambiguous, as the engines allow. The version is taken from the image's tag or from a pinned
     ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names (``--config``) are read from there.
 
     >>> parse_launch("python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE --speculative-num-steps 4").algorithm
@@ -101,14 +115,15 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
     ------
     BadArgument: unbalanced quotes, or no server that we know. UnreadableFile: a file of options that cannot be understood.
     """
-    words = split(text)
+    words = words_of(text)
     engine, start = _server(words)
     before = [word for word in words[:start] if word != BREAK]
     if version is None:
         pinned = [match for word in before for match in (_IMAGE.search(word), _PINNED.search(word)) if match]
         version = next((match[2] for match in pinned if _NAMES[match[1].lower()] == engine), None)
-    environment = {match[1]: match[2] for word in before if (match := _VARIABLE.fullmatch(word))}
-    arguments: dict[str, Any] = dict(_arguments(_own(words[start:])))
+    environment = {m[1]: m[2] for word in before if (m := _VARIABLE.fullmatch(word)) and not _OPTION.search(m[2])}
+    given, unknown = _arguments(_own(words[start:]))
+    arguments: dict[str, Any] = dict(given)
     unread = []
     for option in _FILES:
         name = next((v for k, v in arguments.items() if k.replace("_", "-") == option), None)
@@ -117,7 +132,7 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
             arguments = read_settings(path) | arguments  # the command line wins over the file in every engine
         elif name:
             unread.append(name)
-    return from_arguments(engine, arguments, version, environment=environment, unread=tuple(unread))
+    return from_arguments(engine, arguments, version, environment=environment, unread=tuple(unread), unknown=unknown)
 
 
 def from_arguments(
@@ -127,6 +142,7 @@ def from_arguments(
     *,
     environment: Mapping[str, str] | None = None,
     unread: tuple[str, ...] = (),
+    unknown: tuple[str, ...] = (),
     resolved: bool = False,
 ) -> Launch:
     """The same from options already taken apart (dashes or underscores); values that are nested are only kept where they matter."""
@@ -148,6 +164,7 @@ def from_arguments(
         speculative={k: _hidden(k, v) for k, v in speculative.items()},
         environment={k: _hidden(k, v) for k, v in (environment or {}).items()},
         unread=unread,
+        unknown=unknown,
         resolved=resolved,
     )
 
@@ -198,29 +215,45 @@ def _server(words: list[str]) -> tuple[str, int]:
             return _PROGRAMS[name], index + 2
         if name == "trtllm-serve":
             return "tensorrt-llm", index + (2 if following == "serve" else 1)
-    for index, word in enumerate(words):  # an image whose entry point is the server, or a script of one's own
-        if not _OPTION.match(word) and (found := re.search(_NAME, word, re.IGNORECASE)):
-            return _NAMES[found[0].lower()], index + 1
+    # an image whose entry point is the server, or a script of one's own
+    named = [(i, w) for i, w in enumerate(words) if re.search(_NAME, w, re.IGNORECASE) and not (_OPTION.match(w) or _VARIABLE.fullmatch(w))]
+    for index, word in sorted(named, key=lambda at: _IMAGE.search(at[1]) is None):
+        if any(_OPTION.match(w) or _OPEN.match(w) for w in _own(words[index + 1 :])):
+            return _NAMES[re.findall(_NAME, word, re.IGNORECASE)[0].lower()], index + 1
+    shown = " ".join(word for word in words if word != BREAK)
     raise BadArgument(
-        f"no launch command: neither sglang nor vllm nor trtllm-serve is named in {' '.join(words)!r:.80}",
+        f"no launch command: {named[0][1]!r:.40} is named, and no option of a server follows"
+        if named
+        else f"no launch command: neither sglang nor vllm nor trtllm-serve is named in {shown!r:.80}",
         hint="give the whole command line in quotes, or a file with it; a log goes to --log",
     )
 
 
-def _arguments(words: list[str]) -> dict[str, str]:
-    """Options and their values, several words joined by blanks; a first word that is no option is the model, as after ``serve``."""
+def _arguments(words: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Options and their values, several words joined by blanks, and the variables that may hold more of them; a first word that is no
+    option is the model, as after ``serve``."""
     found: dict[str, list[str]] = {}
-    name: str | None = None
-    if words and not _OPTION.match(words[0]) and "=" not in words[0]:
-        found["model"] = [words[0]]
+    unknown: list[str] = []
+    name = "model" if words and not _OPTION.match(words[0]) and "=" not in words[0] else None
     for word in words:
         if _OPTION.match(word):
             name, equals, value = word.lstrip("-").partition("=")
             found[name] = [value] if equals else []
+            unknown += [value] if equals and _OPEN.search(value) and _SPECULATIVE.match(name) else []
             name = None if equals else name
+        elif _OPEN.match(word) and _holds_options(word, name, found):
+            unknown.append(word)
         elif name is not None:
-            found[name].append(word)
-    return {name: " ".join(values).strip() for name, values in found.items()}
+            found.setdefault(name, []).append(word)
+            unknown += [word] if _OPEN.search(word) and _SPECULATIVE.match(name) else []
+    return {name: " ".join(values).strip() for name, values in found.items()}, tuple(dict.fromkeys(unknown))
+
+
+def _holds_options(word: str, name: str | None, found: Mapping[str, list[str]]) -> bool:
+    """Whether a variable behind the option ``name`` may be more than its value. One called as the option is, is its value."""
+    if name is None or found.get(name) or _SWITCH.match(name):
+        return True
+    return bool(_OPTIONS.match(word)) and not (_SPECULATIVE.match(name) and re.match(r"\$\{?\w+\}?$", word))
 
 
 def _option(options: Mapping[str, str], *names: str) -> str | None:
@@ -247,6 +280,8 @@ def _speculative(engine: str, options: Mapping[str, Any]) -> dict[str, str]:
         try:
             given = json.loads(given)
         except (ValueError, RecursionError):
+            if _OPEN.search(given):
+                return {k: _plain(v) for k, v in config.items() if v is not None}
             raise BadArgument("--speculative-config is not JSON", hint="paste it with its quotes") from None
     if isinstance(given, dict):
         config |= {str(k).replace("-", "_"): v for k, v in given.items()}

@@ -1,9 +1,10 @@
-"""The words of a pasted command, as a shell would split them; nothing is expanded and nothing is run."""
+"""The words of a pasted command, as a shell would split them; nothing is run, and only what the text itself assigns is expanded."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 from eagle3diag.errors import BadArgument
 
@@ -12,24 +13,76 @@ _TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "�
 _DASHES = re.compile(r"(?<!\S)[–—]{1,2}(?=[A-Za-z])")
 _CONTINUED = re.compile(r"(?:\\|`|\^)[ \t]*\r?\n")  # sh, PowerShell, cmd
 _LIST_ITEM = re.compile(r"\s*-\s+(\S.*?)\s*$")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_PARAMETER = re.compile(r"([A-Za-z_]\w*|[@*\d])(\[[@*]\])?(?::?([-=+?])(.*))?", re.DOTALL)
+_LIST = re.compile(r"\[(?=[\"']|\s*\n\s*[\"']|sys\.executable)")
+_COMMAND = re.compile(r"[^`\n]+`")
+_SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k)?sh")
+_SERVES = re.compile(r"sglang\.launch_server|\b(?:vllm|sglang)\s+serve\b|\btrtllm-serve\b|vllm\.entrypoints\.")
+_DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset", "-x", "-a", "-r", "-gx", "ENV", "then", "else", "do", "{"})
+_OPENS, _CLOSES = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
+_SAYS = frozenset({"echo", "printf"})
+_TESTS = frozenset({"[", "[[", "test"})
+_DEPTH = 4  # of a command in the quotes of another, and of a list or a default in another
+_LONGEST = 1 << 16  # of the values that are put in, all together, so that none can be doubled without end
 BREAK = "\n"
 """Stands for the end of a line that is not continued, or for an operator such as ``&&``; no word can be this."""
 
 
-def split(text: str) -> list[str]:
-    """Words of a command line, of a JSON list (``docker inspect``) or of a YAML list (a pod's ``args``), with a :data:`BREAK` between lines.
+def split(text: str, variables: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """Words of a command line, of a script, of a JSON list (``docker inspect``) or of a YAML list, with a :data:`BREAK` between lines.
+
+    Variables that the text itself (or ``variables``) assigns are put in; all others stay as they are written, and so does what hangs on a
+    condition. The command in the quotes of another (``bash -c '...'``) is taken apart too.
 
     >>> split("A='1 2' vllm serve m --port 80 && echo") == ["A=1 2", "vllm", "serve", "m", "--port", "80", BREAK, BREAK, "echo"]
     True
+    >>> split("M=m; vllm serve $M $OPTS")
+    ['M=m', '\\n', 'vllm', 'serve', 'm', '$OPTS']
 
     Raises
     ------
     BadArgument: a quote is not closed.
     """
-    listed = _listed(text)
-    if listed is not None:
-        return listed
-    return _Lexer(_CONTINUED.sub(" ", _DASHES.sub("--", text.translate(_TYPOGRAPHY)))).run()
+    return _split(text, _Known(variables or {}), 0)
+
+
+class _Known(dict[str, Sequence[str]]):
+    """Variables and the words of their values, and how many characters may still be put in."""
+
+    left = _LONGEST
+
+    def value(self, name: str) -> Sequence[str] | None:
+        found = self.get(name)
+        self.left -= sum(map(len, found or ()))
+        return found if self.left >= 0 else None
+
+
+def _split(text: str, known: _Known, depth: int) -> list[str]:
+    words = _listed(text)
+    if words is None:
+        words = _Lexer(_CONTINUED.sub(" ", _DASHES.sub("--", text.translate(_TYPOGRAPHY))), known).run()
+    return unwrapped(words, known, depth)
+
+
+def unwrapped(words: Sequence[str], known: Mapping[str, Sequence[str]], depth: int = 0) -> list[str]:
+    """The words, and in place of a word that is a command of its own (``bash -c``, ``ssh host``) those of that command."""
+    out: list[str] = []
+    for index, word in enumerate(words):
+        scripted = (
+            index > 1 and re.fullmatch(r"-[a-z]*c", words[index - 1]) and any(map(_SHELL.fullmatch, words[max(0, index - 4) : index]))
+        )
+        if depth < _DEPTH and re.search(r"\s", word) and word != BREAK and (scripted or (_SERVES.search(word) and not _said(words, index))):
+            out += [BREAK, *_split(word, _Known(known), depth + 1), BREAK]
+        else:
+            out.append(word)
+    return out
+
+
+def _said(words: Sequence[str], index: int) -> bool:
+    """Whether this word is only printed, or assigned."""
+    start = max((i for i in range(index) if words[i] == BREAK), default=-1) + 1
+    return words[start] in _SAYS or _ASSIGNED.fullmatch(words[index]) is not None
 
 
 def _listed(text: str) -> list[str] | None:
@@ -40,33 +93,57 @@ def _listed(text: str) -> list[str] | None:
         except (ValueError, RecursionError):
             return None
         return items if isinstance(items, list) and all(isinstance(i, str) and i != BREAK for i in items) else None
-    lines = [line for line in text.splitlines() if line.strip() and not line.strip().endswith(":")]
+    lines = [line for line in text.splitlines() if line.strip()]
     found = [_LIST_ITEM.match(line) for line in lines]
     items = [match[1].strip("\"'") for match in found if match]
     return items if len(items) > 2 and len(items) == len(lines) else None
 
 
 class _Lexer:
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+    def __init__(self, text: str, known: _Known, at: int = 0, closing: str = "", depth: int = 0) -> None:
+        self.text, self.known, self.at, self.closing, self.depth = text, known, at, closing, depth
         self.words: list[str] = []
         self.word: list[str] | None = None  # its pieces; None: between words; a quoted empty word is [""]
+        self.first = ""  # word of the command, behind what it assigns
+        self.conditions = 0  # how many ifs and loops are open
+        self.tested = False  # whether the command hangs on the one before it, as in [ -n "$X" ] && Y=1
+        self.lists = 0  # how many lists of quoted words, as in CMD ["a", "b"]
 
     def run(self) -> list[str]:
         while self.at < len(self.text):
             char = self.text[self.at]
             self.at += 1
+            if char == self.closing:
+                break
             if char in "'\"":
-                self._add(self._quoted(char))
+                self._quoted(char)
             elif char == "\\" and self.at < len(self.text):
                 self._add(self.text[self.at])
                 self.at += 1
-            elif char in "\n;|&<>()":
+            elif char == "$":
+                self._variable(quoted=False)
+            elif char == "`" and (match := _COMMAND.match(self.text, self.at)):
+                self._add(f"`{match[0]}")
+                self.at = match.end()
+            elif char == "[" and self.word is None and _LIST.match(self.text, self.at - 1):
+                self.lists += 1
+            elif self.lists and char in ",\n":
+                self._end()
+            elif (
+                char == "("
+                and self.word is not None
+                and self.depth < _DEPTH
+                and (match := _ASSIGNED.fullmatch("".join(self.word)))
+                and not match[3]
+            ):
+                self._array(match[1], added=bool(match[2]))
+            elif char in "\n;|&<>()" or (self.lists and char == "]"):
                 # a redirection takes the digits before it, as in "2> log"
                 redirects = char in "<>" and self.word is not None and "".join(self.word).isdigit()
                 self.word = None if redirects else self.word
                 self._end()
-                self.words.append(BREAK)
+                self.lists -= char == "]"
+                self._break(char)
             elif char in " \t\r":
                 self._end()
             elif char == "#" and self.word is None:
@@ -82,21 +159,106 @@ class _Lexer:
         self.word.append(piece)
 
     def _end(self) -> None:
-        if self.word is not None:
-            self.words.append("".join(self.word).replace(BREAK, " "))
-            self.word = None
+        if self.word is None:
+            return
+        word = "".join(self.word).replace(BREAK, " ")
+        self.word = None
+        match = _ASSIGNED.fullmatch(word)
+        if not self.first:
+            self.conditions = max(0, self.conditions + (word in _OPENS) - (word in _CLOSES))
+            if match is not None:
+                self._assign(match[1], [*self.known.get(match[1], ("",) if match[2] else ()), match[3]], joined=True)
+            elif word not in _DECLARES:
+                self.first = word
+        self.words.append(word)
 
-    def _quoted(self, quote: str) -> str:
-        out: list[str] = []
+    def _break(self, char: str) -> None:
+        if char in "|&" and self.text[self.at : self.at + 1] == char:
+            self.tested |= char == "|" or self.first in _TESTS
+        elif char in "\n;":
+            self.tested = False
+        self.first = ""
+        self.words.append(BREAK)
+
+    def _assign(self, name: str, words: list[str], *, joined: bool) -> None:
+        """Kept where it certainly holds: what hangs on a condition makes the variable unknown."""
+        if self.conditions or self.tested:
+            self.known.pop(name, None)
+        else:
+            self.known[name] = ["".join(words)] if joined else words
+
+    def _array(self, name: str, *, added: bool) -> None:
+        inner = _Lexer(self.text, self.known, self.at, closing=")", depth=self.depth + 1)
+        words = [word for word in inner.run() if word != BREAK]
+        self.at, self.word = inner.at, None
+        if not added or name in self.known:
+            self._assign(name, [*(self.known[name] if added else ()), *words], joined=False)
+
+    def _variable(self, *, quoted: bool) -> None:
+        """What stands behind a ``$``: its value where the text gives it, else as it is written."""
+        written, inner = self._written()
+        match = _PARAMETER.fullmatch(inner)
+        value = None if match is None else self._value(match)
+        if value is None:
+            self._add(f"${written}")
+        elif match is not None and (match[2] == "[@]" or match[1] == "@"):
+            self._spread(value)
+        elif quoted or (self.word is not None and _ASSIGNED.fullmatch("".join(self.word))):
+            self._add(" ".join(value))
+        else:
+            self._spread(" ".join(value).split())
+
+    def _spread(self, words: Sequence[str]) -> None:
+        for index, word in enumerate(words):
+            if index:
+                self._end()
+            self._add(word)
+
+    def _written(self) -> tuple[str, str]:
+        """The text behind the ``$``, and what it names."""
+        pairs = {"{": "}", "(": ")"}
+        opening = self.text[self.at : self.at + 1]
+        if opening not in pairs or not opening:
+            match = re.compile(r"[A-Za-z_]\w*|[@*#?$!\d]").match(self.text, self.at)
+            name = match[0] if match else ""
+            self.at += len(name)
+            return name, name
+        start, depth = self.at, 0
+        while self.at < len(self.text):
+            depth += (self.text[self.at] == opening) - (self.text[self.at] == pairs[opening])
+            self.at += 1
+            if not depth:
+                break
+        return self.text[start : self.at], self.text[start + 1 : self.at - 1].strip()
+
+    def _value(self, match: re.Match[str]) -> Sequence[str] | None:
+        name, _, operator, other = match.groups()
+        value = self.known.value(name)
+        if self.depth > _DEPTH:
+            return None
+        if operator == "+":
+            return None if value is None else self._expanded(other) if any(value) else []
+        if operator in ("-", "=") and not any(value or ()):
+            return self._expanded(other) or None  # an empty default says nothing of what the caller's environment holds
+        return value
+
+    def _expanded(self, text: str) -> list[str]:
+        return [word for word in _Lexer(text, self.known, depth=self.depth + 1).run() if word != BREAK]
+
+    def _quoted(self, quote: str) -> None:
+        self._add("")
         while self.at < len(self.text):
             char = self.text[self.at]
             self.at += 1
             if char == quote:
-                return "".join(out)
+                return
             if char == "\\" and quote == '"' and self.at < len(self.text) and self.text[self.at] in '"\\$`':
                 char = self.text[self.at]
                 self.at += 1
-            out.append(char)
+            elif char == "$" and quote == '"':
+                self._variable(quoted=True)
+                continue
+            self._add(char)
         raise BadArgument(
             f"the launch command cannot be read: a {'single' if quote == chr(39) else 'double'} quote is not closed",
             hint="paste it as it was typed, with its quotes",

@@ -252,8 +252,14 @@ def test_the_cheapest_evidence_is_named() -> None:
 
     case = Case(Given(draft="d"))
 
-    assert cheapest(case, (("draft", "launch"), ("train", "live"))).startswith("--launch")
-    assert cheapest(case, ()) == ""
+    def fault(*sets: tuple[str, ...], changes: bool = False) -> Fault:
+        return Fault("FM-48", lambda _: None, shown_by=sets, **({"changes": lambda _: ()} if changes else {}))
+
+    assert cheapest(case, fault(("draft", "launch"), ("train", "live"))).startswith("--launch")
+    assert cheapest(case, fault()) == ""
+    # what nothing but a replay shows, the server's own rounds tell from others
+    lacking = cheapest(case, fault(changes=True)).split("; ")
+    assert [word.split()[0] for word in lacking] == ["--target", "--train", "--live"]
 
 
 @pytest.mark.parametrize(

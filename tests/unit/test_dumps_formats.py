@@ -260,7 +260,7 @@ def test_what_is_assumed_is_said(name: str, tmp_path: Path) -> None:
     if not found.boundaries and LAYOUTS[name].features:
         assert any("pass boundaries=" in line for line in found.assumed)
     if name in ("SpecForge", "AngelSlim", "NeMo Automodel", "speculators 0.9"):
-        assert any("left out" in line for line in found.assumed)
+        assert any("not among the records" in line for line in found.assumed)
     norm = any("norm" in line for line in found.assumed)
     assert norm or name in ("NeMo Automodel",)
 
@@ -445,6 +445,44 @@ def test_the_real_file_of_specforge(tmp_path: Path) -> None:
     assert record.loss_mask is not None and record.loss_mask.tolist() == [0] * 5 + [1] * (record.tokens - 5)
 
 
+#: Folder in the fixtures, aux boundaries, whether the last state is normed, un-normed or absent, the first row stored, the mask.
+TRAINERS = {
+    "speculators": ((2, 4, 5), "last", 0, False),
+    "speculators04": ((3, 5, 6), "last", 0, True),
+    "automodel": ((2, 4, 5), None, 1, True),
+    "angelslim": ((2, 4, 5), "final", 0, True),
+}
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_the_real_files_of_trainers(name: str, tmp_path: Path) -> None:
+    """The folder as the trainer's own code left it, with all that lies beside the states: each state is Transformers' at the boundary that
+    the reader says, which a wrong offset would miss by far."""
+    boundaries, kind, skip, masked = TRAINERS[name]
+    with zipfile.ZipFile(FIXTURES / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    hidden = 64 if name.startswith("speculators") else 16
+    found = open_dump(tmp_path, target=TargetIdentity("t", "", "", 8, hidden))
+    expected = load_file(FIXTURES / ("vllm.truth.safetensors" if hidden == 64 else "truth.safetensors"))
+    assert len(found) == 2 and found.boundaries == boundaries and found.engine == ("vllm" if name == "speculators" else name.rstrip("04"))
+    for i, record in enumerate(found):
+        rows = slice(skip, skip + record.tokens)
+        assert torch.equal(record.input_ids, expected[f"{i}/ids"][rows])
+        for b in (*boundaries, *((8,) if kind == "last" else ())):
+            torch.testing.assert_close(record.state(b), expected[f"{i}/{b}"][rows], atol=1e-3, rtol=1e-3)
+            assert (record.state(b) - expected[f"{i}/{b - 1}"][rows]).abs().max() > 0.1
+        assert [which for which in ("last", "final") if getattr(record, which) is not None] == ([kind] if kind else [])
+        if kind:
+            torch.testing.assert_close(
+                getattr(record, kind), expected[f"{i}/{8 if kind == 'last' else 'final'}"][rows], atol=1e-3, rtol=1e-3
+            )
+        assert (record.loss_mask is not None) == masked
+        if record.loss_mask is not None:
+            since = 3 if hidden == 64 else 5
+            assert record.loss_mask.tolist() == [int(t >= since) for t in range(rows.start, rows.stop)]
+    assert check_dump(found).ok
+
+
 def test_the_real_files_of_vllm(tmp_path: Path) -> None:
     """``extract_hidden_states`` over prompt and answer: every boundary and the last block's state are those of Transformers; checked alone,
     the dump is sound."""
@@ -572,45 +610,3 @@ def test_no_two_readers_claim_one_file(tmp_path: Path) -> None:
         value = {n: place.open(n) for n in place.names}
         claims = {f.name for n, v in value.items() for f in FORMATS if f.fits(n, v)}
         assert len(claims) == 1, claims
-
-
-# -- remote ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_remote_places_are_read_through_fsspec(tmp_path: Path) -> None:
-    """memory:// stands for all of them: ours and others', a folder and a file; errors name the address, not a temporary file."""
-    fsspec = pytest.importorskip("fsspec")
-    fs = fsspec.filesystem("memory")
-    write_dump(tmp_path / "ours", max_shard_bytes=1)
-    written(LAYOUTS["SpecForge"], tmp_path / "theirs")
-    for name in ("ours", "theirs"):
-        fs.put(str(tmp_path / name), f"/bucket/{name}", recursive=True)
-    ours, theirs = open_dump("memory://bucket/ours"), open_dump("memory://bucket/theirs", boundaries=(2, 10, 17))
-    local = open_dump(tmp_path / "ours")
-    assert ours.path == "memory://bucket/ours" and ours.names == local.names and theirs.names == ("data_0", "data_1", "data_2")
-    assert all(torch.equal(a.features, b.features) for a, b in zip(ours, local, strict=True))
-    assert torch.equal(theirs[2].state(10), truth(2).states[1])
-    one = open_dump("memory://bucket/theirs/rows_0-2000/data_1.ckpt")
-    assert len(one) == 1 and torch.equal(one[0].features, truth(1).wide)
-    fs.pipe("/bucket/bad/hs_0.safetensors", b"{" * 40)
-    for address, word in (("memory://bucket/bad", "bucket/bad"), ("memory://nowhere", "nowhere")):
-        with pytest.raises(UnreadableFile) as caught:
-            open_dump(address)
-        assert word in str(caught.value.where) and "eagle3diag-" not in str(caught.value)
-    fs.rm("/bucket/ours/shard-00001.safetensors")
-    with pytest.raises(MissingPart, match="shard-00001"):
-        open_dump("memory://bucket/ours")[1]
-    with pytest.raises(BadArgument, match="nosuch"):
-        open_dump("nosuch://bucket/x")
-
-
-def test_without_fsspec_the_install_line_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bare install reads local dumps only."""
-    import sys
-
-    from eagle3diag.errors import MissingDependency
-
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(MissingDependency, match="fsspec") as caught:
-        open_dump("s3://bucket/x")
-    assert "eagle3diag[remote]" in str(caught.value.hint)

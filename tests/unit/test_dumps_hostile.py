@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pickle
 import resource
 import zipfile
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import LIGHT
+from builders import LIGHT, write_dump
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_bad_input import Payload, damaged
@@ -189,6 +190,23 @@ def test_files_made_to_hurt(bomb: str, tmp_path: Path, monkeypatch: pytest.Monke
         read_all(tmp_path, mapping={"input_ids": "ids"} if name.endswith("npz") else None)
     assert str(tmp_path) in str(caught.value.where)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20 and not (tmp_path / "ran").exists()
+
+
+def test_a_shard_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
+    """Between two records, when it is mapped already: an error with both sizes, where touching it would end the process. A shard that another
+    took the place of, or that was removed, is read on from the mapping."""
+    found = open_dump(write_dump(tmp_path / "d", records=3))
+    shard = tmp_path / "d" / "shard-00000.safetensors"
+    first, whole = found[0].state(2).clone(), shard.read_bytes()
+    shard.rename(tmp_path / "moved")
+    assert torch.equal(found[0].state(2), first)
+    shard.write_bytes(b"another")
+    assert torch.equal(found[0].state(2), first)
+    (tmp_path / "moved").rename(shard)
+    os.truncate(shard, len(whole) // 2)
+    with pytest.raises(UnreadableFile, match=f"{len(whole):,} bytes when it was opened, {len(whole) // 2:,} now") as caught:
+        found[1].state(2)
+    assert caught.value.where == str(shard) and "writer is done" in str(caught.value.hint)
 
 
 def test_a_row_too_few_is_explained(tmp_path: Path) -> None:

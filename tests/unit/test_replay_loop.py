@@ -53,11 +53,11 @@ def test_a_draft_that_has_everything_is_offered_everything(scaled: Net, dump: Hi
     assert {f.id for f in loop.FAULTS} - {"FM-09"} == {
         c.fault for c in offered
     }  # of an embedding that is not in the file there is no other
-    assert len({c.name for c in offered}) == len(offered) == 24
+    assert len({c.name for c in offered}) == len(offered) == 25
     assert {f.id for f in loop.FAULTS} <= {f.id for f in catalogue()}
 
 
-@pytest.mark.parametrize("number", range(24))
+@pytest.mark.parametrize("number", range(25))
 def test_each_change_alone_drafts_otherwise(number: int, scaled: Net, dump: HiddenStates) -> None:
     """What is drafted changes; the draft itself stays as it was. Keys that depend on earlier rounds show in these."""
     change = changes_of(scaled, dump)[number]
@@ -81,15 +81,13 @@ def test_each_change_alone_drafts_otherwise(number: int, scaled: Net, dump: Hidd
 
 
 def test_a_draft_that_has_nothing_special_is_offered_only_what_could_change_it() -> None:
-    """No norm to ignore, no bias to drop, no scaling, no window, the usual base."""
+    """No norm to ignore, no bias to drop, no scaling, no text longer than a window, the usual base."""
     net = toy_net(4)
-    one = dump_of(agreeing_text(net, 30))
+    one = dump_of(agreeing_text(net, 16))
     names = [c.name for c in changes_of(net, one)]
 
     assert not any(
-        word in name
-        for name in names
-        for word in ("norms", "norm before fc", "bias", "scaling", "window", "another request", "10000 instead")
+        word in name for name in names for word in ("norms", "norm before fc", "bias", "scaling", "window", "request", "10000 instead")
     )
     assert sum("RoPE base" in name for name in names) == 2
 
@@ -166,3 +164,26 @@ def test_an_engines_loop_is_known_by_version() -> None:
         loop_of("vllm", topk=4)
     with pytest.raises(BadArgument, match=r"llama\.cpp"):
         loop_of("llama.cpp")
+
+
+def test_a_window_is_offered_where_a_text_is_longer_than_it() -> None:
+    """Of the usual sizes those that some row would feel, each of which drafts as a draft of that window."""
+    net = toy_net(4)
+    text = agreeing_text(net, 40)
+
+    offered = [c for c in changes_of(net, dump_of(text)) if c.fault == "FM-56"]
+
+    assert [c.name for c in offered] == ["window of 16 served, not trained", "window of 32 served, not trained"]
+    for change, window in zip(offered, (16, 32), strict=True):
+        assert change.one_of_many
+        assert change.net(net).windows == dataclasses.replace(net, windows=(window,)).windows
+
+
+def test_half_of_the_prompt_is_missing() -> None:
+    """A row finds no key of the first half of the prompt, but its own; with none of the prompt's text it is the whole record."""
+    net = toy_net(4)
+    text = agreeing_text(net, 20)
+
+    half = pack(net, [text], Loop(prefix="half"), [8])
+
+    assert half.first.tolist() == [min(row, 4) for row in range(19)] and half.last.tolist() == list(range(19))

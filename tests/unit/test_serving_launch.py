@@ -61,6 +61,118 @@ def test_every_dress_of_a_command_is_seen_through(text: str) -> None:
     assert (seen.engine, seen.target_path, seen.algorithm, seen.steps) == ("sglang", "T", "EAGLE3", 4)
 
 
+SERVE = "python3 -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path D"
+CONFIG = '{"method": "eagle3", "model": "D", "num_speculative_tokens": 3}'
+
+SCRIPTS: dict[str, str] = {
+    "a shell in a container": f'docker run --gpus all lmsysorg/sglang:v0.5.9 bash -lc "exec {SERVE}"',
+    "quoted as a whole": f"'{SERVE}'",
+    "another machine": f'ssh gpu "cd /srv && {SERVE} > log 2>&1 &"',
+    "variables of its own": 'M=${1:-T}\nexport D="D"\nSPEC="--speculative-algorithm EAGLE3 --speculative-draft-model-path $D"\n'
+    'exec python -m sglang.launch_server --model-path "$M" $SPEC \\\n  --tp 2\n',
+    "an array": 'A=(\n  --model-path T  # the target\n  --speculative-algorithm EAGLE3\n)\nA+=(--speculative-draft-model-path "D")\n'
+    'python3 -m sglang.launch_server "${A[@]}"',
+    "a variable within JSON": f"""D=D; vllm serve T --speculative-config '{CONFIG.replace('"D"', chr(34) + "'$D'" + chr(34))}'""",
+    "a function": 'serve() {\n  set -x\n  ' + SERVE + '\n}\nserve --port 1\n',
+    "said before": f"echo 'starting vllm serve now'\n{SERVE}",
+    "Dockerfile": "FROM lmsysorg/sglang:v0.5.9\nENV A=b\nCMD " + json.dumps(SERVE.split()),
+    "Python": "Popen([sys.executable, " + json.dumps(SERVE.split()[1:])[1:] + ", env=env)",
+    "systemd": f"[Service]\nEnvironment=A=b\nExecStart=/opt/bin/{SERVE}\nRestart=always\n",
+    "Markdown": f"```bash\n{SERVE}\n```",
+    "variable named like an engine": f"VLLM_USE_V1=1 docker run vllm/vllm-openai:v0.11.0 --model T --speculative-config '{CONFIG}'",
+    "Compose, folded": "services:\n  s:\n    image: lmsysorg/sglang:v0.5.9\n    environment:\n      A: b\n    entrypoint: python3 -m sglang.launch_server\n"
+    "    command: >\n      --model-path T\n      --speculative-algorithm EAGLE3\n      --speculative-draft-model-path D\n    ulimits: {}\n",
+    "Compose, one line": "services:\n  db:\n    image: postgres\n    command: -c x=1\n  v:\n    environment:\n      - VLLM_X=1\n"
+    f"    image: vllm/vllm-openai:v0.11.0\n    command: --model T --speculative-config '{CONFIG}'\n",
+    "Compose, list": f"    image: vllm/vllm-openai:v0.11.0\n    command:\n      - --model\n      - T\n      - --speculative-config\n      - '{CONFIG}'\n"
+    '    ports:\n      - "8000:8000"\n',
+    "pod": 'spec:\n  containers:\n    - name: x\n      image: lmsysorg/sglang:v0.5.9\n      command: ["python3", "-m", "sglang.launch_server"]\n      args:\n'
+    '        - "--model-path"\n        - $(MODEL)\n        - --speculative-algorithm=EAGLE3\n        - "--speculative-draft-model-path"\n'
+    '        - "D"\n      env:\n        - name: MODEL\n          value: T\n        - name: K\n          valueFrom:\n            x: y\n',
+    "pod, script": "    - image: vllm/vllm-openai:v0.11.0\n      command:\n      - /bin/sh\n      - -c\n      - |\n        vllm serve T -tp 2 \\\n"
+    f"          --speculative-config '{CONFIG}'\n      env: []\n",
+    "pod, quoted script": 'command: ["/bin/sh", "-c"]\nargs: [' + json.dumps(f"vllm serve T --speculative-config '{CONFIG}'") + "]\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SCRIPTS.values(), ids=SCRIPTS)
+def test_scripts_and_descriptions_of_containers_are_seen_through(text: str) -> None:
+    """The draft that they ask for, and no word of what stands around the command."""
+    seen = parse_launch(text)
+    assert (seen.target_path, (seen.algorithm or "").lower(), seen.draft_path, seen.unknown) == ("T", "eagle3", "D", ())
+
+
+OPEN = [
+    "vllm serve T $OPTS",
+    'vllm serve T "$@"',
+    "vllm serve T --enforce-eager $MORE",
+    "vllm serve $(cat model) `cat options`",
+    'vllm serve T --speculative-config "$SPEC"',
+    "vllm serve T --speculative-config='${SPEC:-}'",
+    'vllm serve T "${ARGS[@]}"',
+    "if [ $A = 1 ]; then\n  OPTS=--speculative-config...\nelse\n  OPTS=\nfi\nvllm serve T $OPTS",
+    '[ -n "$A" ] && OPTS=""\nvllm serve T $OPTS',
+    "sglang serve --model-path $MODEL $EXTRA_ARGS",
+    "sglang serve --model-path T --speculative-algorithm $ALGORITHM --speculative-num-steps ${STEPS}",
+    "sglang serve --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path $DRAFT --speculative-eagle-topk $K",
+    "image: vllm/vllm-openai:v0.11.0\nargs:\n- --model\n- T\n- $(EXTRA)\n",
+]
+
+
+@pytest.mark.parametrize("text", OPEN)
+def test_what_a_variable_holds_is_not_guessed(text: str, tmp_path: Path) -> None:
+    """Nothing assigns it, or only on a condition: it is named, and no option is held to be missing."""
+    launch = parse_launch(text)
+    assert launch.unknown and launch.partial
+    case = Case(
+        Given(
+            draft=write_draft(tmp_path / "draft"),
+            launch=text,
+            engine=f"{launch.engine}=={'0.32.0' if launch.engine == 'vllm' else '0.5.23'}",
+        )
+    )
+    found = detect(case)
+    assert [f.title for f in found if f.fault == "C0"] == [f.title for f in found if f.title.startswith("cannot tell what")] != []
+    assert not [f for f in found if f.evidence and any(e.source == "launch command" for e in f.evidence) and f.severity > Severity.NOTE]
+    assert not case.would_show((("launch",),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve $MODEL --port $PORT",
+        "sglang serve --model-path $MODEL --tp $TP",
+        "OPTS='--port 1'; vllm serve T $OPTS",
+        "vllm serve T --port=$PORT",
+    ],
+)
+def test_a_variable_that_is_a_value_hides_no_option(text: str, tmp_path: Path) -> None:
+    """Paths and ports are often variables: what else is given is known all the same."""
+    found = detect(Case(Given(draft=write_draft(tmp_path / "draft"), launch=text)))
+    assert [f.title for f in found if f.fault == "FM-03"] == ["the launch command asks for no speculative decoding: nothing is drafted"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${a:-" * 900 + "}" * 900,
+        "a=(" * 900,
+        'A="1$A$A"\n' * 60 + "vllm serve $A",
+        "$(" * 3000,
+        "if " * 3000,
+        "args:\n" * 3000,
+        "- command:\n  - a\n" * 900,
+    ],
+    ids=["defaults", "arrays", "doubling", "substitutions", "ifs", "keys", "containers"],
+)
+def test_no_script_grows_without_end(text: str) -> None:
+    """Values are put in up to a limit, and what lies in itself is followed a few times."""
+    try:
+        assert len(repr(parse_launch(text))) < 1_000_000
+    except BadArgument:
+        pass
+
+
 def test_variables_before_the_server_are_its_environment() -> None:
     """As a shell, env, export and docker set them; keys among them are not kept."""
     text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"

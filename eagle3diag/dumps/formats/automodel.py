@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagle3diag.dumps.formats.base import Asked, Content, Facts, Format, assemble, tensors
+from eagle3diag.dumps.formats.base import Asked, Content, Facts, Format, Unread, assemble, shown, tensors, unread
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import MissingPart, UnreadableFile
@@ -17,25 +17,23 @@ _FIELDS = ("aux_hidden_dim", "shard_size", "num_samples")
 
 def _samples(value: Any) -> list[Content]:
     """Row t of the states is token t; ``input_ids`` and ``loss_mask`` hold t + 1 there. Token 0 is not stored, so row 0 is left out."""
-    made = []
-    for i in range(value["input_ids"].shape[0]):
-        ids, aux, mask = value["input_ids"][i], value["aux_hidden_states"][i], value.get("loss_mask")
-        length = _tokens(value, i, len(ids))
-        made.append(
-            Content(
-                ids[: length - 1],
-                aux[1:length],
-                loss_mask=None if mask is None else mask[i][: length - 1],
-                positions=torch.arange(1, length),
-            )
-        )
-    return made
-
-
-def _tokens(value: Any, i: int, width: int) -> int:
-    """Tokens of sample ``i`` before its padding on the right, at least two: one alone has no id."""
+    count, width = shown(value, "input_ids").shape
     mask: Tensor | None = value.get("attention_mask")
-    return max(2, int(mask[i].bool().sum())) if mask is not None else width
+    return [_sample(value, i, width if mask is None else max(2, int(mask[i].bool().sum()))) for i in range(count)]
+
+
+def _sample(value: Any, i: int, length: int) -> Content:
+    """Sample ``i`` of so many tokens before its padding on the right: at least two, as one alone has no id."""
+
+    def shifted(name: str) -> Unread:
+        return unread(value, name, i).map(lambda t: t[: length - 1])
+
+    return Content(
+        shifted("input_ids"),
+        unread(value, "aux_hidden_states", i).map(lambda t: t[1:length]),
+        loss_mask=shifted("loss_mask") if "loss_mask" in value else None,
+        positions=torch.arange(1, length),
+    )
 
 
 def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
@@ -47,7 +45,8 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
 
     def opened(file: str) -> list[Content]:
         value = place.open(file)
-        if not tensors(value, "input_ids", "aux_hidden_states") or value["aux_hidden_states"].dim() != 3 or value["input_ids"].dim() != 2:
+        axes = {"input_ids": 2, "aux_hidden_states": 3}
+        if not tensors(value, *axes) or any(shown(value, part).dim() != n for part, n in axes.items()):
             message = "is not a shard of the cache: input_ids [n, S] and aux_hidden_states [n, S, W] are expected"
             raise UnreadableFile(message, where=place.label(file), hint="precompute the cache again")
         return _samples(value)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints.pickled import unusual
-from eagle3diag.checkpoints.tensors import dtype_name
+from eagle3diag.checkpoints.tensors import TensorFiles, dtype_name
 from eagle3diag.dumps.parts import misfit
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
-from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
+from eagle3diag.errors import BadArgument, Eagle3DiagError, MissingPart, UnreadableFile
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,56 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """A tensor that is read when its part is asked for: ``shown`` has its shape and dtype, and of a file that need not be read yet no data."""
+
+    shown: Tensor
+    read: Callable[[], Tensor]
+
+    @property
+    def width(self) -> int:
+        """Length of the last axis."""
+        return int(self.shown.shape[-1])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Unread:
+        """The same after ``change``, which must not look at values."""
+        return Unread(change(self.shown), lambda: change(self.read()))
+
+
+def shown(value: Any, name: str) -> Tensor:
+    """The tensor of this name, for its shape and dtype: of a safetensors file without its data."""
+    if not isinstance(value, TensorFiles):
+        held: Tensor = value[name]
+        return held
+    info = value.info(name)
+    try:
+        return torch.empty(info.shape, dtype=getattr(torch, info.dtype), device="meta")
+    except (AttributeError, TypeError, RuntimeError):  # a dtype that torch does not have, a size beyond all numbers: reading says it
+        return value[name]
+
+
+def unread(value: Any, name: str, row: int | None = None) -> Unread:
+    """The tensor of this name, or one row of it, not read yet where the file is one of safetensors.
+
+    Raises
+    ------
+    KeyError: nothing of this name is there. ValueError: something else than a plain tensor is.
+    """
+    tensor = shown(value, name)
+    if isinstance(value, TensorFiles):
+        if row is None:
+            return Unread(tensor, lambda: value[name])
+        return Unread(tensor[row], lambda: value.rows(name, row, row + 1)[0])
+    problem = unusual(tensor) if isinstance(tensor, Tensor) else "is no tensor"
+    if problem:
+        raise ValueError(f"{name} {problem}")
+    held = tensor if row is None else tensor[row]
+    return Unread(held, lambda: held)
+
+
+@dataclass(frozen=True)
 class Content:
-    """One record as its file has it, under our words; rows not yet checked.
+    """One record as its file has it, under our words; rows not yet checked. Each tensor may be an :class:`Unread`.
 
     ``aux``: the states side by side [T, W], or one by one, each [T, H]. ``final``: the last state after the final norm, ``last``: before
     it. Tensors may carry a leading axis of one.
@@ -74,7 +122,8 @@ class Facts:
 
 def tensors(value: Any, *names: str) -> bool:
     """Whether ``value`` is a mapping that holds a tensor under each of the names."""
-    return isinstance(value, Mapping) and all(n in value and isinstance(value[n], Tensor) for n in names)
+    whole = isinstance(value, TensorFiles)  # which holds nothing else
+    return isinstance(value, Mapping) and all(n in value and (whole or isinstance(value[n], Tensor)) for n in names)
 
 
 def files(
@@ -87,18 +136,7 @@ def files(
 
     def read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
         known = facts if isinstance(facts, Facts) else facts(place, names)
-
-        def opened(file: str) -> list[Content]:
-            try:
-                found = contents(place.open(file))
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-                message = f"is not a {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
-                raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder") from error
-            if not found:
-                raise MissingPart(f"holds no record ({name})", where=place.label(file))
-            return found
-
-        return assemble(name, place, names, opened, known, asked)
+        return assemble(name, place, names, lambda file: contents(place.open(file)), known, asked)
 
     return Format(name, lambda _, value: fits(value), read)
 
@@ -106,8 +144,22 @@ def files(
 def assemble(
     name: str, place: Place, names: tuple[str, ...], opened: Callable[[str], list[Content]], facts: Facts, asked: Asked
 ) -> HiddenStates:
-    """A dump from ``opened(file)``, the records of one file. Files are opened one at a time, again when a record is read again."""
-    keep = lru_cache(maxsize=4)(lambda file: [_checked(c, place.label(file)) for c in opened(file)])
+    """A dump from ``opened(file)``, the records of one file. Files are opened one at a time, again when a record is read again.
+    ``opened`` raises KeyError, TypeError, ValueError and their like on a file of another kind."""
+
+    def contents(file: str) -> list[Content]:
+        try:
+            found = opened(file)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if isinstance(error, Eagle3DiagError):
+                raise
+            message = f"is not a {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
+            raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder") from error
+        if not found:
+            raise MissingPart(f"holds no record ({name})", where=place.label(file))
+        return [_checked(c, place.label(file)) for c in found]
+
+    keep = lru_cache(maxsize=4)(contents)
     index = [(f, i) for f in names for i in range(len(keep(f)))] if facts.several else [(f, 0) for f in names]
     first = _Blocks.of(keep(names[0])[0], place.label(names[0]), facts, asked)
     labels = _labels(index, names, (lambda f, i: keep(f)[i].name) if facts.several else None)
@@ -119,12 +171,12 @@ def assemble(
         def part(which: str) -> Tensor | None:
             return first.part(keep(file)[at], which)
 
-        return Record(labels[number], len(content.input_ids), content.prompt_length, first.stored, first.boundaries, part)
+        return Record(labels[number], len(content.input_ids.shown), content.prompt_length, first.stored, first.boundaries, part)
 
     lines = (f"read as {name}", *facts.assumed, *first.assumed)
     if len(names) < len(place.names):
         others = [n for n in place.names if n not in set(names)]
-        lines += (f"{len(others)} other files are left out, such as {others[0]}",)
+        lines += (f"{len(others)} other {'file is' if len(others) == 1 else 'files are'} not among the records, such as {others[0]}",)
     return HiddenStates(
         LazyRecords(labels, make),
         side=asked.side or facts.side,
@@ -163,12 +215,10 @@ class _Blocks:
 
     @classmethod
     def of(cls, content: Content, where: str, facts: Facts, asked: Asked) -> _Blocks:
-        widths = [s.shape[-1] for s in content.aux] if isinstance(content.aux, tuple) else []
-        width = sum(widths) if widths else 0 if content.aux is None else content.aux.shape[-1]
+        widths = [s.width for s in content.aux] if isinstance(content.aux, tuple) else []
+        width = sum(widths) if widths else 0 if content.aux is None else content.aux.width
         beside = content.last if content.last is not None else content.final
-        hidden = (asked.target.hidden_size if asked.target else 0) or (
-            widths[0] if widths else beside.shape[-1] if beside is not None else 0
-        )
+        hidden = (asked.target.hidden_size if asked.target else 0) or (widths[0] if widths else beside.width if beside is not None else 0)
         blocks = width // hidden if hidden and width % hidden == 0 else 0
         n = asked.target.n_layers if asked.target else 0
         lines: tuple[str, ...] = ()
@@ -191,60 +241,65 @@ class _Blocks:
             message = f"features are {width} wide, which is not a multiple of the target's hidden size {asked.target.hidden_size}"
             raise BadArgument(message, where=where, hint="give the target that the dump was made with")
         states = (*(content.aux if widths else (content.aux,)), content.final, content.last)
-        word = next((dtype_name(t) for t in states if isinstance(t, Tensor)), "")
+        word = next((dtype_name(s.shown) for s in states if s is not None), "")
         target = replace(asked.target, dtype=word) if asked.target else TargetIdentity("unknown", "", word, 0, hidden)
         stored = boundaries + ((n,) if n and content.last is not None and n not in boundaries else ())
         return cls(boundaries, tuple(sorted(set(stored))), target, lines)
 
     def part(self, content: Content, which: str) -> Tensor | None:
         """One part of a checked record; None when it is not there."""
-        found: Tensor | None
+        aux, n = content.aux, self.target.n_layers
+        boundary = int(which.removeprefix("boundary.")) if which.startswith("boundary.") else -1
+        found: Unread | None = None
         if which in ("input_ids", "final", "last", "loss_mask", "positions"):
             found = getattr(content, which)
-            return found
-        aux, n = content.aux, self.target.n_layers
-        if which == "features":
-            found = torch.cat(aux, -1) if isinstance(aux, tuple) else aux
-            return found
-        boundary = int(which.removeprefix("boundary.")) if which.startswith("boundary.") else -1
-        if boundary in self.boundaries and aux is not None:
+        elif which == "features" and isinstance(aux, tuple):
+            return torch.cat([a.read() for a in aux], -1)
+        elif which == "features":
+            found = aux
+        elif boundary in self.boundaries and aux is not None:
             at = self.boundaries.index(boundary)
-            found = aux[at] if isinstance(aux, tuple) else aux[:, (h := aux.shape[-1] // len(self.boundaries)) * at : h * (at + 1)]
-            return found
-        found = content.last
-        return found if boundary == n and n else None
+            h = 0 if isinstance(aux, tuple) else aux.width // len(self.boundaries)
+            found = aux.map(lambda t: t[:, h * at : h * (at + 1)]) if h else aux[at]
+        elif boundary == n and n:
+            found = content.last
+        return None if found is None else found.read()
 
 
 def _checked(content: Content, where: str) -> Content:
-    """The record without the leading axes of one that some trainers keep; every part is a plain tensor with one row per token.
+    """The record without the leading axes of one that some trainers keep; every part is an :class:`Unread` with one row per token.
 
     Raises
     ------
     UnreadableFile: a part that does not fit, or a tensor that is not what it seems.
     """
-
-    def flat(value: Any, dims: int) -> Any:
-        while isinstance(value, Tensor) and value.dim() > dims and value.shape[0] == 1:
-            value = value[0]
-        return value
-
     several = isinstance(content.aux, (list, tuple))
-    aux = tuple(flat(a, 2) for a in (content.aux if several else (content.aux,)))
-    ids, mask, positions = (flat(v, 1) for v in (content.input_ids, content.loss_mask, content.positions))
-    final, last = flat(content.final, 2), flat(content.last, 2)
-    tokens = ids.numel() if isinstance(ids, Tensor) else 0
-    parts = [("input_ids", ids), ("loss_mask", mask), ("positions", positions), ("final", final), ("last", last)]
-    for part, tensor in parts + [("features", a) for a in aux]:
-        if tensor is None and (part not in ("input_ids", "features") or (part == "features" and not several)):
+    aux = [_part(a, 2) for a in (content.aux if several else (content.aux,))]
+    parts: dict[str, Any] = {name: _part(getattr(content, name), 1) for name in ("input_ids", "loss_mask", "positions")}
+    parts |= {name: _part(getattr(content, name), 2) for name in ("final", "last")}
+    tokens = parts["input_ids"].shown.numel() if isinstance(parts["input_ids"], Unread) else 0
+    for name, part in [*parts.items(), *(("features", a) for a in aux)]:
+        if part is None and name != "input_ids" and not (name == "features" and several):
             continue
-        problem = _problem(part, tensor, tokens)
-        if problem:
+        problem = misfit(name, tuple(part.shown.shape), dtype_name(part.shown), tokens) if isinstance(part, Unread) else None
+        if problem or not isinstance(part, Unread):
             hint = "a prefix found in a cache leaves fewer rows than tokens: write the dump with prefix caching off"
-            raise UnreadableFile(problem, where=where, hint=hint)
-    states = (aux or None) if several else aux[0]
-    return replace(content, input_ids=ids, aux=states, final=final, last=last, loss_mask=mask, positions=positions)
+            raise UnreadableFile(problem or f"{name} {part or 'is no tensor'}", where=where, hint=hint)
+    return replace(content, aux=(tuple(aux) or None) if several else aux[0], **parts)
 
 
-def _problem(part: str, tensor: Any, tokens: int) -> str | None:
-    problem = unusual(tensor) if isinstance(tensor, Tensor) else "is no tensor"
-    return f"{part} {problem}" if problem else misfit(part, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tokens)
+def _part(value: Any, dims: int) -> Unread | str | None:
+    """One part without leading axes of one, or how it is no plain tensor."""
+    if isinstance(value, Tensor):
+        tensor = value
+        return unusual(tensor) or Unread(tensor, lambda: tensor).map(lambda t: flat(t, dims))
+    if isinstance(value, Unread):
+        return value.map(lambda t: flat(t, dims))
+    return None if value is None else "is no tensor"
+
+
+def flat(tensor: Tensor, dims: int) -> Tensor:
+    """Without leading axes of one beyond ``dims`` axes."""
+    while tensor.dim() > dims and tensor.shape[0] == 1:
+        tensor = tensor[0]
+    return tensor

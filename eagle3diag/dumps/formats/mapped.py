@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
-from torch import Tensor
-
-from eagle3diag.dumps.formats.base import Asked, Content, Facts, assemble
+from eagle3diag.dumps.formats.base import Asked, Content, Facts, Unread, assemble, shown, tensors, unread
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import BadArgument, InputError, MissingPart
@@ -31,11 +30,11 @@ def read_mapped(place: Place, asked: Asked) -> HiddenStates:
         value = place.open(file)
         made = []
         for star in _stars(value, mapping["input_ids"]):
-            held = {part: _at(value, name.replace("*", star)) for part, name in mapping.items()}
-            lost = [mapping[p].replace("*", star) for p, v in held.items() if v is None]
+            found = {part: _at(value, name.replace("*", star)) for part, name in mapping.items()}
+            lost = [mapping[p].replace("*", star) for p, v in found.items() if v is None]
             if lost:
                 raise MissingPart(f"has no tensor {lost[0]!r:.100}; it holds {listed(value)}", where=place.label(file))
-            made += _rows(held, boundaries, star or None)
+            made += _rows({p: unread(*at) for p, at in found.items() if at is not None}, boundaries, star or None)
         return made
 
     facts = Facts("unknown", boundaries=boundaries or None, several=True, assumed=("the mapping is the caller's",))
@@ -90,41 +89,39 @@ def _stars(value: Any, pattern: str) -> list[str]:
     ]
 
 
-def _at(value: Any, name: str) -> Tensor | None:
-    """The tensor of this name: as it stands, or along its dots."""
+def _at(value: Any, name: str) -> tuple[Mapping[str, Any], str] | None:
+    """Where the tensor of this name is, as it stands or along its dots: what holds it, and its name there."""
     if isinstance(value, Mapping) and name in value:
-        found = value[name]
-        return found if isinstance(found, Tensor) else None
+        return (value, name) if tensors(value, name) else None
     head, dot, rest = name.partition(".")
     return _at(value[head], rest) if dot and isinstance(value, Mapping) and head in value else None
 
 
-def _rows(held: dict[str, Any], boundaries: tuple[int, ...], name: str | None) -> list[Content]:
+def _rows(held: dict[str, Unread], boundaries: tuple[int, ...], name: str | None) -> list[Content]:
     """One record, or those of a batch [B, T] whose padding ``attention_mask`` marks."""
-    ids = held["input_ids"]
-    batch = ids.shape[0] if ids.dim() == 2 else 1
-    made = []
-    for i in range(batch):
-        mask = held["attention_mask"].reshape(ids.shape)[i if ids.dim() == 2 else ...].bool() if "attention_mask" in held else None
+    ids = held["input_ids"].shown
+    if ids.dim() != 2:
+        return [_record(held, boundaries, name)]
+    batch = range(ids.shape[0])
+    cut = [{part: tensor.map(itemgetter(i)) for part, tensor in held.items()} for i in batch]
+    return [_record(one, boundaries, name if len(batch) == 1 else f"{name or 'row'}.{i}") for i, one in enumerate(cut)]
 
-        def row(part: str, i: int = i, mask: Tensor | None = mask) -> Tensor | None:
-            tensor: Tensor | None = held.get(part)
-            if tensor is None:
-                return None
-            one = tensor[i] if ids.dim() == 2 else tensor
-            return one if mask is None else one[mask]
 
-        aux: Any = [row(f"boundary.{b}") for b in boundaries] if boundaries else row("features")
-        label = name if batch == 1 else f"{name or 'row'}.{i}"
-        made.append(
-            Content(row("input_ids"), aux, row("final"), row("last"), row("loss_mask"), row("positions"), name=label),
-        )
-    return made
+def _record(held: dict[str, Unread], boundaries: tuple[int, ...], name: str | None) -> Content:
+    parts: dict[str, Any] = dict(held)
+    mask = parts.pop("attention_mask", None)
+    if mask is not None:
+        there = mask.read().flatten().bool()
+        rows = there.nonzero()[:, 0]
+        # a part of another length is left as it is, for the check that says so
+        parts = {p: t.map(lambda x: x[rows] if x.dim() and len(x) == len(there) else x) for p, t in parts.items()}
+    aux: Any = [parts.pop(f"boundary.{b}") for b in boundaries] or parts.pop("features", None)
+    return Content(**parts, aux=aux, name=name)
 
 
 def listed(value: Any) -> str:
     """The tensors of a file with their shapes, for a message."""
     if not isinstance(value, Mapping):
         return f"a {type(value).__name__}"
-    found = [f"{k!s:.60}{list(v.shape) if isinstance(v, Tensor) else ''}" for k, v in list(value.items())[:6]]
+    found = [f"{k!s:.60}{list(shown(value, k).shape) if tensors(value, k) else ''}" for k in list(value)[:6]]
     return ", ".join(found) + (f" and {len(value) - 6} more" if len(value) > 6 else "")

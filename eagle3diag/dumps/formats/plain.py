@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
-from eagle3diag.dumps.formats.base import Content, Facts, files
+from eagle3diag.dumps.formats.base import Content, Facts, files, flat, shown, tensors, unread
 
 IDS = ("input_ids", "token_ids", "tokens", "ids")
 FEATURES = ("features", "hidden_states", "aux_hidden_states", "aux")
 BESIDE = ("loss_mask", "positions")
 
 
-def _one(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """The tensor under one of ``names``; None unless exactly one of them is there."""
-    found = [value[name] for name in names if isinstance(value.get(name), Tensor)]
+def _one(value: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """Which of ``names`` is a tensor's; None unless exactly one of them is there."""
+    found = [name for name in names if tensors(value, name)]
     return found[0] if len(found) == 1 else None
-
-
-def _flat(tensor: Tensor, dims: int) -> Tensor:
-    return tensor[0] if tensor.dim() == dims + 1 and tensor.shape[0] == 1 else tensor
 
 
 def _fits(value: Any) -> bool:
@@ -29,16 +23,23 @@ def _fits(value: Any) -> bool:
     if not isinstance(value, Mapping) or not set(value) <= {*IDS, *FEATURES, *BESIDE}:
         return False
     ids, features = _one(value, IDS), _one(value, FEATURES)
-    if ids is None or features is None or ids.is_floating_point() or not features.is_floating_point():
+    if ids is None or features is None:
         return False
-    ids, features = _flat(ids, 1), _flat(features, 2)
-    return ids.dim() == 1 and features.dim() == 2 and len(ids) == len(features)
+    tokens, rows = (flat(shown(value, name), dims) for name, dims in ((ids, 1), (features, 2)))
+    if tokens.is_floating_point() or not rows.is_floating_point():
+        return False
+    return tokens.dim() == 1 and rows.dim() == 2 and len(tokens) == len(rows)
+
+
+def _content(value: Any) -> list[Content]:
+    beside: dict[str, Any] = {name: unread(value, name) for name in BESIDE if name in value}
+    return [Content(unread(value, _one(value, IDS) or ""), unread(value, _one(value, FEATURES) or ""), **beside)]
 
 
 FORMAT = files(
     "plain ids and features",
     _fits,
-    lambda v: [Content(_one(v, IDS), _one(v, FEATURES), loss_mask=v.get("loss_mask"), positions=v.get("positions"))],
+    _content,
     Facts(
         "unknown",
         assumed=("the states are what the draft is fed, side by side", "input_ids are not shifted"),

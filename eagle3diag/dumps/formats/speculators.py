@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from eagle3diag.dumps.formats.base import Asked, Content, Facts, Format, assemble, files, tensors
+from eagle3diag.dumps.formats.base import Asked, Content, Facts, Format, Unread, assemble, files, shown, tensors, unread
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import InputError, UnreadableFile
@@ -47,16 +47,20 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
 
     def opened(file: str) -> list[Content]:
         value = place.open(file)
-        if not tensors(value, "hidden_states", "token_ids") or value["hidden_states"].dim() != 3:
+        if not _is_sample(value):
             raise UnreadableFile("is not a file of hidden_states [T, L, H] and token_ids", where=place.label(file))
-        states, ids = _floating(value), value["token_ids"]
-        count = states.shape[1]
-        apart = count == said + 1 if said is not None else count != 3
-        blocks = states[:, :-1] if apart and count > 1 else states
-        return [Content(ids, blocks.flatten(1), last=states[:, -1] if apart and count > 1 else None, loss_mask=value.get("loss_mask"))]
+        count, states = shown(value, "hidden_states").shape[1], _floating(value)
+        apart = count > 1 and (count == said + 1 if said is not None else count != 3)
+        return [
+            Content(
+                unread(value, "token_ids"),
+                states.map(lambda s: (s[:, :-1] if apart else s).flatten(1)),
+                last=states.map(lambda s: s[:, -1]) if apart else None,
+                loss_mask=unread(value, "loss_mask") if "loss_mask" in value else None,
+            )
+        ]
 
-    held = place.open(names[0])["hidden_states"].shape
-    count = held[1] if len(held) == 3 else 0
+    count = shown(place.open(names[0]), "hidden_states").shape[1]
     lone = count == said or (said is None and count == 3)
     facts = Facts(
         "vllm",
@@ -71,16 +75,22 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     return assemble("speculators / vLLM hidden states", place, names, opened, facts, asked)
 
 
-def _floating(value: Any) -> Tensor:
+def _is_sample(value: Any) -> bool:
+    return tensors(value, "hidden_states", "token_ids") and shown(value, "hidden_states").dim() == 3
+
+
+def _floating(value: Any) -> Unread:
     """fp8 states times their scale per token (hs_connectors/fp8_utils.py); others as they are."""
-    states: Tensor = value["hidden_states"]
-    scales = value.get("hidden_states_scales")
-    return states if scales is None else states.bfloat16() * scales.bfloat16()
+    states = unread(value, "hidden_states")
+    if "hidden_states_scales" not in value:
+        return states
+    scales = unread(value, "hidden_states_scales")
+
+    def scaled(small: Tensor, by: Tensor) -> Tensor:
+        return small.bfloat16() * by.bfloat16()
+
+    return Unread(scaled(states.shown, scales.shown), lambda: scaled(states.read(), scales.read()))
 
 
 # vllm/distributed/kv_transfer/kv_connector/v1/example_hidden_states_connector.py; hs_connectors FileTransfer and FP8Transfer
-V2 = Format(
-    "speculators / vLLM hidden states",
-    lambda _, v: tensors(v, "hidden_states", "token_ids") and v["hidden_states"].dim() == 3,
-    _read,
-)
+V2 = Format("speculators / vLLM hidden states", lambda _, value: _is_sample(value), _read)

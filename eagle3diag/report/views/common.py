@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from eagle3diag.report.form import Bar, Series
 from eagle3diag.report.numbers import span
+
+if TYPE_CHECKING:
+    from eagle3diag.diagnose import Counterfactual
+    from eagle3diag.replay import Replay
 
 
 def boundary(b: int | None) -> str:
@@ -23,6 +28,11 @@ def by_position(name: str, p: Sequence[float], *, hue: int, dashed: bool = False
 
 def accept_length(value: float, interval: Sequence[float] | None) -> str:
     return f"{value:.2f}" + (f" {span(interval)}" if interval else "")
+
+
+def alike(replay: Replay | Counterfactual) -> str:
+    """Of the server's recorded rounds, how many come out as in the replay."""
+    return f"{replay.served_alike} of {replay.served_rounds}"
 
 
 def path_name(path: str | None) -> str:

@@ -10,7 +10,7 @@ from eagle3diag.findings import Severity
 from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Row, Section, Series, Strip, Table
 from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
-from eagle3diag.report.views.common import accept_bar, accept_length, by_position, engine, joined, path_name
+from eagle3diag.report.views.common import accept_bar, accept_length, alike, by_position, engine, joined, path_name
 
 if TYPE_CHECKING:
     from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
@@ -67,12 +67,16 @@ def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
     words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
     if ranked.weight > 0 and ranked.certainty < SURE:
-        words.append(f"The accept length makes it {percent(ranked.certainty, 0)} likely that the server has this fault.")
+        told = "What was found makes" if result.observed is None else "What was accepted makes"
+        words.append(f"{told} it {percent(ranked.certainty, 0)} likely that the server has this fault.")
     if ranked.predicted is not None:
         alone = accept_length(ranked.predicted.accept_length, ranked.predicted.accept_length_interval)
         beside = [f"{result.observed.length:.2f} is observed"] if result.observed is not None and result.observed.length is not None else []
         beside += [f"the healthy replay gives {result.replay.accept_length:.2f}"] if result.replay is not None else []
         words.append(f"The replay with this fault alone gives accept length {alone}" + (f"; {', '.join(beside)}." if beside else "."))
+        if ranked.predicted.served_rounds:
+            healthy = f", {num(result.replay.served_alike)} as in the healthy one" if result.replay is not None else ""
+            words.append(f"Of the server's own rounds {alike(ranked.predicted)} come out as in it{healthy}.")
     return " ".join(words)
 
 
@@ -116,18 +120,19 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
 
 
 def _suspects(result: Diagnosis) -> Table:
+    beside = any(s.predicted is not None and s.predicted.served_rounds for s in result.suspects)
     rows = tuple(
         (
             s.fault,
             s.title,
             percent(s.weight, 0),
             fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING,
-            s.tell or MISSING,
+            (alike(s.predicted) if s.predicted is not None else MISSING) if beside else (s.tell or MISSING),
         )
         for s in result.suspects
     )
     played = any(s.predicted is not None for s in result.suspects)
-    columns = ("fault", "what it is", "share", "would give", "what would tell")
+    columns = ("fault", "what it is", "share", "would give", "rounds alike" if beside else "what would tell")
     return Table(columns, rows, align="llrrl", narrow=(0, 1, 2, 3, 4) if played else (0, 1, 2, 4), code=(0,))
 
 
@@ -181,14 +186,17 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
 
 
 def _counterfactuals(result: Diagnosis) -> Table:
+    every = (*_nearest(result), *result.series)
+    beside = any(c.served_rounds for c in every)
     rows = tuple(
         (c.fault, c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
-        for c in (*_nearest(result), *result.series)
+        + ((alike(c),) if beside else ())
+        for c in every
     )
     return Table(
-        ("fault", "what was broken", "accept length", "95 % interval", "p(1)", "distance"),
+        ("fault", "what was broken", "accept length", "95 % interval", "p(1)", "distance") + (("rounds alike",) if beside else ()),
         rows,
-        align="llrrrr",
+        align="llrrrr" + "r" * beside,
         code=(0,),
         terminal=False,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from eagle3diag.findings import headline
 from eagle3diag.report.form import Bars, Lines, Page, Section, Table
 from eagle3diag.report.numbers import MISSING, fixed, listed, num, percent, span
-from eagle3diag.report.views.common import accept_bar, accept_length, by_position, path_name
+from eagle3diag.report.views.common import accept_bar, accept_length, alike, by_position, path_name
 
 if TYPE_CHECKING:
     from eagle3diag.replay import Replay, Sampled, SettingReplay
@@ -23,6 +23,8 @@ def page(result: Replay) -> Page:
         ("dump", result.dump),
         ("replayed", f"{shape(result)}, {num(result.rounds)} rounds over {num(len(result.records))} records, in {result.dtype}"),
     ]
+    if result.served_rounds:
+        facts.append(("the server", f"accepted as many in {alike(result)} recorded rounds"))
     if result.engine:
         facts.append(("loop of", result.engine))
     if result.changes:

@@ -1,0 +1,102 @@
+"""Faults that nothing but a server's rounds can tell, in the real draft: named from the rounds alone, and nothing said of a healthy server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.injection.engine import held, rounds
+from eagle3diag import diagnose
+from eagle3diag.case import Case, Given
+from eagle3diag.checkpoints import Draft, Target
+from eagle3diag.dumps import HiddenStates, Record
+from eagle3diag.findings import Severity
+
+SERVE = (
+    "python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 "
+    "--speculative-num-steps 4 --speculative-num-draft-tokens 5"
+)
+Fed = Callable[[torch.Tensor], torch.Tensor]
+
+
+def served(draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x: x, **how: Any) -> HiddenStates:
+    """The live dump of an engine that shares no code with the replay: it records the right states, and drafts from what ``fed`` makes of
+    them, as ``how`` says."""
+    net = held(draft, target).but(**how)
+
+    def record(r: Record) -> dict[str, Any]:
+        first, kept = (r.prompt_length or 1) - 1, torch.full((r.tokens,), -1, dtype=torch.int16)
+        at = first
+        for m in rounds(net, r.input_ids, fed(r.features.float()), first, 4):
+            kept[at] = m
+            at += m + 1
+        return {"name": r.name, "input_ids": r.input_ids, "features": r.features, "prompt_length": r.prompt_length, "accepted": kept}
+
+    return HiddenStates.from_tensors([record(r) for r in dump], side="live", target=dump.target, engine="sglang", engine_version="0.5.23")
+
+
+@pytest.fixture(scope="module")
+def few(train: HiddenStates) -> HiddenStates:
+    return train.select(range(6))
+
+
+@pytest.mark.parametrize(
+    ("fault", "fed", "how"),
+    [
+        ("FM-46", None, {"carry": "normed"}),
+        ("FM-48", lambda x: torch.cat([x[:1], x[:-1]]), {}),
+        ("FM-51", None, {"forgets": "prompt"}),
+        ("FM-53", None, {"neighbours": True}),
+    ],
+    ids=["the other state carried on", "a state of the row before", "no keys of the prompt", "the other pairs turned"],
+)
+def test_a_fault_of_the_loop_is_named_from_the_rounds(
+    draft: Draft, target: Target, few: HiddenStates, fed: Fed | None, how: dict[str, Any], fault: str
+) -> None:
+    """Checkpoint, command and both dumps are those of a healthy deployment; what tells is which rounds accepted how much."""
+    live = served(draft, target, few, fed or (lambda x: x), **how)
+
+    result = diagnose(draft=draft, target=target, train=few, live=live, launch=SERVE)
+
+    assert result.observed is not None and result.observed.rounds is not None and result.observed.rounds > 60
+    if fault == "FM-46":  # the audit sees that SGLang reads no flag for it
+        assert result.ranked[0].finding.fault == fault
+        return
+    assert not [f for f in result.findings if f.severity > Severity.NOTE]
+    first = result.suspects[0]
+    assert (first.fault, first.certainty > 0.9, first.weight > 0.9) == (fault, True, True)
+    assert first.predicted is not None and first.predicted.served_alike > 0.97 * first.predicted.served_rounds
+    assert f"the server's own rounds are those of {fault}" in result.verdict
+    assert f"{first.predicted.served_alike} of {first.predicted.served_rounds}" in str(result)
+
+
+def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """However unlike a log of other prompts is: nothing is blamed where every round is as it should be."""
+    live = served(draft, target, few)
+
+    alone = diagnose(draft=draft, target=target, train=few, live=live, launch=SERVE)
+    beside = diagnose(draft=draft, target=target, train=few, live=live, launch=SERVE, acceptance={"accept_length": 1.75, "steps": 4})
+
+    assert alone.ok and alone.verdict.startswith("Nothing is wrong") and alone.replay is not None
+    assert alone.replay.served_alike == alone.replay.served_rounds > 60
+    assert not beside.suspects and not [f for f in beside.findings if f.severity > Severity.NOTE]
+
+
+def test_without_a_training_dump_the_target_is_run_on_the_live_tokens(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """The states that the config declares stand for those that were trained on: a late capture and its cost come out without any dump but
+    the live one."""
+    every = Case(Given(draft=draft, target=target, live=few, launch=SERVE))._every_state
+    assert every is not None
+    states = {r.name: torch.cat([r.state(b + 1) for b in (2, 15, 27)], -1) for r in every}
+    late = replace(few, side="live").map_features(lambda r, _: states[r.name])
+
+    healthy, shifted = (diagnose(draft=draft, target=target, live=live, launch=SERVE) for live in (few, late))
+
+    assert healthy.ok and healthy.replay is not None and healthy.comparison is not None
+    assert [o.best.source for o in healthy.comparison.origins] == [2, 15, 27]
+    assert shifted.ranked[0].finding.fault == "FM-29" and shifted.ranked[0].cost is not None
+    assert any("none given, so the target was run here" in line for line in shifted.trail)

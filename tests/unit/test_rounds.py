@@ -1,0 +1,186 @@
+"""The rounds of a server: laid on a dump of the same tokens, held against a replay one by one, and what they make of a hypothesis."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from replay_reference import agreeing_text, dump_of, toy_net
+from scipy.integrate import quad
+from scipy.stats import beta, dirichlet_multinomial, multinomial
+
+from eagle3diag.compare.served import with_rounds_of
+from eagle3diag.diagnose.likelihood import ROUNDING, Predicted, of_rounds, of_unlisted_rounds
+from eagle3diag.dumps import HiddenStates, TargetIdentity
+from eagle3diag.errors import BadArgument
+from eagle3diag.replay import Change, Loop, run
+from eagle3diag.replay.acceptance import accepted, following, walk
+from eagle3diag.replay.drafting import draft_chains, pack
+
+STEPS = 4
+TARGET = TargetIdentity("toy", "", "float32", 4, 2)
+
+
+def with_rounds(dump: HiddenStates, rounds: list[list[int]], first: int) -> HiddenStates:
+    """The dump of a server that made these rounds, record by record, the first of each from row ``first``."""
+    made = []
+    for record, own in zip(dump, rounds, strict=True):
+        kept, at = torch.full((record.tokens,), -1, dtype=torch.int16), first
+        for m in own:
+            kept[at] = m
+            at += m + 1
+        made.append(
+            {"name": record.name, "input_ids": record.input_ids, "features": record.features, "prompt_length": first + 1, "accepted": kept}
+        )
+    return HiddenStates.from_tensors(made, side="live", target=dump.target)
+
+
+# -- beside a replay --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_does_as_the_replay_is_alike_in_every_round() -> None:
+    """Rounds of the plain walk; then some of them lied about, each of which is counted where it belongs."""
+    net = toy_net(4)
+    texts = [agreeing_text(net, n, seed) for seed, n in enumerate((40, 25))]
+    dump = dump_of(*texts, prompt_length=3)
+    rounds = []
+    for ids, features in texts:
+        text = pack(net, [(ids, features)])
+        hits = accepted(draft_chains(net, text, torch.arange(len(ids) - 1), STEPS), following(ids, len(ids) - 1, STEPS))
+        rounds.append(walk(hits[: len(ids) - 1 - STEPS].tolist(), 2))
+
+    beside = run(net, with_rounds(dump, rounds, 2), steps=STEPS)
+
+    assert beside.served_alike == beside.served_rounds == beside.rounds == sum(map(len, rounds)) > 10
+    assert [sum(row) for row in beside.served] == [sum(r.count(m) for r in rounds) for m in range(STEPS + 1)]
+    assert run(net, dump, steps=STEPS).served == ()
+
+    lied = with_rounds(dump, rounds, 2)
+    lied[0].accepted[2] = (rounds[0][0] + 1) % (STEPS + 1)  # type: ignore[index]
+    told = run(net, lied, steps=STEPS)
+    assert told.served_alike == beside.served_alike - 1
+    assert told.served[(rounds[0][0] + 1) % (STEPS + 1)][rounds[0][0]] == 1
+    assert (told.p, told.records) == (beside.p, beside.records)  # its own rounds are what they were
+
+
+def test_keys_that_the_draft_keeps_follow_the_servers_rounds() -> None:
+    """FM-50: what a round leaves behind depends on the round, so the server's are followed; played on its own rounds it is alike in all."""
+    net = toy_net(4)
+    dump = dump_of(agreeing_text(net, 60), prompt_length=3)
+    kept = Change("FM-50", "kept", loop=lambda loop: replace(loop, keep_draft_keys=True))
+    text, own = pack(net, [(dump[0].input_ids, dump[0].features)]), Loop(keep_draft_keys=True)
+    from eagle3diag.replay.rounds import serve
+
+    truth = following(dump[0].input_ids, 59, STEPS)
+    rounds, _ = serve(net, text, truth, torch.tensor([2]), torch.tensor([59 - STEPS]), own)
+
+    faulty, healthy = (run(net, with_rounds(dump, rounds, 2), steps=STEPS, changes=c) for c in ((kept,), ()))
+
+    assert faulty.served_alike == faulty.served_rounds == len(rounds[0])
+    assert healthy.served_alike < healthy.served_rounds == len(rounds[0])
+
+
+# -- on another dump --------------------------------------------------------------------------------------------------------------
+
+
+def side(ids: list[int], kept: list[int] | None = None, name: str = "a", width: int = 2) -> HiddenStates:
+    record = {"name": name, "input_ids": ids, "features": torch.ones(len(ids), width), "prompt_length": 1}
+    record |= {} if kept is None else {"accepted": kept}
+    return HiddenStates.from_tensors([record], side="train" if kept is None else "live", target=TARGET)
+
+
+def test_rounds_are_laid_on_the_record_of_the_same_tokens() -> None:
+    """By tokens and not by name; as far as the tokens agree."""
+    ids = [*range(10, 30)]
+    kept = [-1, 2, -1, -1, 0, 4, -1, -1, -1, -1, 1, -1, 3, -1, -1, -1, -1, -1, -1, -1]
+    trained = side(ids, name="another name")
+
+    laid = with_rounds_of(side(ids, kept), trained)
+    assert laid[0].accepted is not None and laid[0].accepted.tolist() == kept
+    assert torch.equal(laid[0].features, trained[0].features) and laid.side == "train"
+
+    # the answer took another turn after 14 tokens: the round from row 12 accepted three drafts that are not in this text
+    parted = with_rounds_of(side(ids, kept), side([*range(10, 24), *range(90, 96)]))
+    assert parted[0].accepted is not None and parted[0].accepted.tolist() == [*kept[:12], *[-1] * 8]
+
+
+def test_without_rounds_or_tokens_in_common_a_dump_stays_as_it_is() -> None:
+    """Nothing is laid on what does not belong to it."""
+    trained = side([*range(10, 30)])
+
+    assert with_rounds_of(side([*range(10, 30)], None), trained) is trained
+    assert with_rounds_of(side([*range(50, 70)], [0] * 20), trained) is trained
+
+
+def test_rounds_are_whole_numbers_one_per_token() -> None:
+    """A recorder's mistake is refused where the dump is made."""
+    for kept in ([0.5] * 4, [1] * 3):
+        with pytest.raises(BadArgument, match="accepted"):
+            side([1, 2, 3, 4], kept)  # type: ignore[arg-type]
+
+
+# -- what they say of a hypothesis ------------------------------------------------------------------------------------------------
+
+
+matrices = st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=3, max_size=3).filter(lambda m: sum(map(sum, m)) > 0)
+
+
+@given(matrices)
+def test_rounds_beside_an_exact_replay_are_a_mixture_over_the_share_that_rounding_turns(rows: list[list[int]]) -> None:
+    """Against the integral, by quadrature."""
+    served = tuple(map(tuple, rows))
+    total, unlike = sum(map(sum, rows)), sum(map(sum, rows)) - sum(rows[i][i] for i in range(3))
+
+    for doubt, found in ((ROUNDING, of_rounds(Predicted(served=served))), (1.0, of_unlisted_rounds(served))):
+        peak = max((unlike / (total + doubt - 1)) if total + doubt > 1 else 0.0, 1e-9)
+
+        def density(x: float, doubt: float = doubt) -> float:
+            return float(beta.logpdf(x, 1, doubt)) + unlike * math.log(x / 2) + (total - unlike) * math.log1p(-x)
+
+        top = density(min(peak, 1 - 1e-9))
+        width = 12 / math.sqrt(total + doubt)
+        low, high = max(peak - width, 1e-12), min(peak + width, 1 - 1e-12)
+        area = quad(lambda x: math.exp(density(x) - top), low, high, limit=200)[0]  # noqa: B023
+        assert found == pytest.approx(top + math.log(area), abs=1e-3)
+
+
+@given(matrices)
+def test_another_form_of_a_fault_foretells_only_how_often(rows: list[list[int]]) -> None:
+    """Against scipy's Dirichlet-multinomial, which counts the orders that a sequence can come in."""
+    seen, replayed = [sum(row) for row in rows], [sum(column) for column in zip(*rows, strict=True)]
+    worth = min(1.0, 100 / sum(replayed))
+    orders = multinomial.logpmf(seen, sum(seen), [1 / 3] * 3) - sum(seen) * math.log(1 / 3)
+    expected = dirichlet_multinomial.logpmf(seen, [0.5 + worth * n for n in replayed], sum(seen)) - orders
+
+    served = tuple(map(tuple, rows))
+    exact = of_rounds(Predicted(served=served))
+    assert of_rounds(Predicted(served=served, other_form=0.5)) == pytest.approx(np.logaddexp(exact, expected) - math.log(2), abs=1e-6)
+
+
+def test_all_that_can_be_served_has_probability_one() -> None:
+    """Summed over everything that a server could have accepted in five rounds that the replay tells 0, 0, 1, 2, 2 of."""
+    replayed = (0, 0, 1, 2, 2)
+    total = {"exact": 0.0, "one of many": 0.0, "unlisted": 0.0}
+    for served in itertools.product(range(3), repeat=5):
+        matrix = tuple(tuple(sum(a == i and r == j for a, r in zip(served, replayed, strict=True)) for j in range(3)) for i in range(3))
+        total["exact"] += math.exp(of_rounds(Predicted(served=matrix)))
+        total["one of many"] += math.exp(of_rounds(Predicted(served=matrix, other_form=0.5)))
+        total["unlisted"] += math.exp(of_unlisted_rounds(matrix))
+
+    assert total == pytest.approx(dict.fromkeys(total, 1.0))
+
+
+def test_rounding_is_forgiven_and_another_fault_is_not() -> None:
+    """Four rounds in 200 otherwise than replayed, as two real engines have them, do not speak for an unlisted cause; forty do."""
+
+    def matrix(unlike: int) -> tuple[tuple[int, ...], ...]:
+        return ((120 - unlike, 0, 0), (unlike, 50, 0), (0, 0, 30))
+
+    assert of_rounds(Predicted(served=matrix(4))) > of_unlisted_rounds(matrix(4)) + 2
+    assert of_rounds(Predicted(served=matrix(40))) < of_unlisted_rounds(matrix(40)) - 2
