@@ -29,15 +29,14 @@ from benchmarks.scoring import page
 from eagle3diag import diagnose
 from eagle3diag.case import Case, Given
 from eagle3diag.diagnose import Diagnosis
-from eagle3diag.diagnose.explain import LIKELY
 from eagle3diag.faults import catalogue
 from eagle3diag.findings import Severity
 
-EVIDENCE = ("everything", "no live dump", "files and log")
+EVIDENCE = ("everything", "no rounds", "no live dump", "files and log")
 
 
-def examine(world: World, broken: Broken, key: str, evidence: str, seed: int, *, rounds: bool = True) -> dict[str, Any]:
-    """One case, diagnosed blind: what was said, with shares, and what the injection really costs. ``rounds``: the live dump has them."""
+def examine(world: World, broken: Broken, key: str, evidence: str, seed: int) -> dict[str, Any]:
+    """One case, diagnosed blind: what was said, with shares, and what the injection really costs."""
     start = time.process_time()
     fed = broken.after or broken.fed
     seen = None
@@ -55,10 +54,10 @@ def examine(world: World, broken: Broken, key: str, evidence: str, seed: int, *,
     given: dict[str, Any] = {"draft": broken.draft, "launch": launch, "acceptance": seen, "engine": engine}
     if evidence != "files and log":
         given |= {"target": world.target, "train": world.train(seed)}
-    if evidence == "everything":
+    if evidence in ("everything", "no rounds"):
         recorded = "as trained" if "dumps" not in key else key
         live = world.live(seed, recorded, broken.fed)
-        if rounds and broken.held is not None:
+        if evidence == "everything" and broken.held is not None:
             live = world.recorded(live, seed, broken.held, broken.after, broken.steps)
         given |= {"live": live, "reference": world.reference(seed)}
     built = time.process_time()
@@ -66,12 +65,10 @@ def examine(world: World, broken: Broken, key: str, evidence: str, seed: int, *,
     return {
         "said": said(result),
         "open": [(s.fault, round(s.weight, 4)) for s in result.suspects],
-        "certain": [s.fault for s in result.suspects if s.certainty > LIKELY],
         "found": sorted({r.finding.fault for r in result.ranked if r.finding.severity > Severity.NOTE}),
         "as_trained": round(result.as_trained, 4),
         "none": round(result.none_of_these, 4),
         "prompts": [world.dumped, world.served],
-        "rounds": rounds,
         "observed": None if seen is None else round(seen.length or 1.0, 4),
         "cost": None if seen is None else round((world.healthy(seed).length or 1.0) - (seen.length or 1.0), 4),
         "expected": None if result.replay is None else round(result.replay.accept_length, 4),
@@ -98,7 +95,8 @@ Asked = tuple[dict[str, Any], Any]  # its keys, and how the deployment is made
 def singles(world: World, seed: int) -> Iterator[Asked]:
     for injection in of(world):
         for evidence in EVIDENCE:
-            yield _keys(world, injection, evidence, seed), injection
+            if evidence != "no rounds" or injection.seen == "number":  # what files or dumps show, they show without them
+                yield _keys(world, injection, evidence, seed), injection
 
 
 def alarms(world: World, seed: int) -> Iterator[Asked]:
@@ -156,7 +154,7 @@ def run(args: argparse.Namespace) -> None:
                         if broken.held is None and keys["seen"] == "dumps" and keys["evidence"] != EVIDENCE[0]:
                             continue  # the server ends at start, and nothing that is given is about it
                         named = f"{kind} {keys['fault']} {keys['name']}"
-                        made = examine(world, broken, named, keys["evidence"], seed, rounds=not args.no_rounds)
+                        made = examine(world, broken, named, keys["evidence"], seed)
                     except Exception as error:  # a crash is a result too, and must not end the run
                         made = {"crash": f"{type(error).__name__}: {error}"[:300], "trace": traceback.format_exc()[-800:]}
                     out.write(json.dumps({"key": key, **keys, **made}) + "\n")
@@ -197,7 +195,6 @@ def main() -> None:
     runs.add_argument("--seeds", type=int, nargs="+", default=[2, 4])
     runs.add_argument("--dumped", type=int, default=DUMPED, help="prompts of the dumps")
     runs.add_argument("--served", type=int, default=SERVED, help="prompts of the server, others than those")
-    runs.add_argument("--no-rounds", action="store_true", help="live dumps of a recorder that does not keep the server's rounds")
     runs.add_argument("--seen", nargs="+", help="only faults that these show: files, dumps, number")
     runs.add_argument("--limit", type=int, help="so many cases of each draft and seed, a fair sample of all")
     runs.add_argument("--only", nargs="+", help="faults")

@@ -6,21 +6,21 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.injection.faults import INJECTIONS
 from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.diagnose.words import REFUTED
 from eagle3diag.faults import in_words
 from eagle3diag.intervals import exact
 
-CLEAR = 0.3
-"""Accept length from which a loss stands out of what two sets of prompts differ by."""
+EVERYTHING, NO_ROUNDS, NO_LIVE, FILES = "everything", "no rounds", "no live dump", "files and log"
 
-EVERYTHING, NO_LIVE, FILES = "everything", "no live dump", "files and log"
+BINS = (0.5, 0.7, 0.9, 0.99, 1.01)
+"""Shares between which diagnoses are counted together, to see whether they are right as often as they say."""
 
 TESTS = {"FM-39": ("H2",), "FM-43": ("H2",), "FM-30": ("H1",), "FM-40": ("H1",), "FM-22": ("K2", "K3")}
 """Findings that are named after a test and say the fault in their words: zero rows and rows of NaN, a state too few, a cut or empty tensor."""
@@ -49,8 +49,8 @@ GROUPS = (
           "the error differs.", one=True),
     Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
           "counts by position are the same."),
-    Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. Longer "
-          "texts, or the same prompts on both sides, tell."),
+    Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. The "
+          "server's rounds tell."),
 )  # fmt: skip
 
 
@@ -83,11 +83,6 @@ class Outcome:
         return not [f for f in self.row["found"] if not _symptom(f)] and self.row["as_trained"] >= 0.5
 
     @property
-    def certain(self) -> list[str]:
-        """Said to be there, whatever it costs: by the server's own rounds."""
-        return self.row.get("certain") or [fault for fault, weight in self.row["open"] if not weight]
-
-    @property
     def alarm(self) -> bool:
         """Says that something is wrong. It does not where "as trained" has a share from which the verdict is that it cannot be told."""
         return bool([f for f in self.row["found"] if not _symptom(f)]) or self.row["as_trained"] < REFUTED
@@ -98,11 +93,6 @@ class Outcome:
         return cost
 
     @property
-    def many(self) -> bool:
-        """Run with more prompts than the others, to see what they are good for."""
-        return bool(self.row.get("prompts", [0])[0] > DUMPED)
-
-    @property
     def harmless(self) -> bool:
         return self.cost is not None and self.cost < HARMLESS
 
@@ -111,7 +101,7 @@ class Outcome:
 
     def within(self, n: int) -> bool:
         """Named among the first ``n``. A harmless fault is right when it is found, or nothing is blamed."""
-        if self.quiet and not self.certain:
+        if self.quiet:
             return self.harmless
         return any(self._is(name) for name in self.names[:n]) or (self.harmless and any(self._is(f) for f in self.row["found"]))
 
@@ -147,70 +137,61 @@ def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
     return [o for o in outcomes if o.row["evidence"] == kind]
 
 
-def weighted(outcomes: list[Outcome], right: Callable[[Outcome], bool]) -> str:
-    """Over all kinds, each with the part that it has of the matrix, whatever part of it has run."""
-    drafts = ("sample", "two layers", "latent")
-    parts = {seen: sum(len(i.drafts or drafts) for i in INJECTIONS if i.seen == seen) for seen in ("files", "dumps", "number")}
-    ran = {seen: [o for o in outcomes if o.row["seen"] == seen] for seen in parts}
-    if not all(ran.values()):
-        return share(outcomes, right)
-    rate = sum(parts[s] * mean(map(right, ran[s])) for s in parts) / sum(parts.values())
-    return f"{rate:.0%}, kinds weighted as in the matrix ({len(outcomes)} cases)"
-
-
 def bars(outcomes: list[Outcome]) -> str:
-    many = [o for o in outcomes if o.many and len(o.faults) == 1 and not o.harmless]
-    outcomes = [o for o in outcomes if not o.many]
     single = [o for o in outcomes if len(o.faults) == 1]
     full, files = _evidence(single, EVERYTHING), _evidence(single, FILES)
-    shown, number = [o for o in full if o.row["seen"] != "number"], [o for o in full if o.row["seen"] == "number"]
+    number = [o for o in full if o.row["seen"] == "number"]
+    shown = [o for o in full if o.row["seen"] != "number"]
+    plain = [o for o in _evidence(single, NO_ROUNDS) if not o.harmless]
     quiet = [o for o in outcomes if not o.faults]
     sure = [o for o in single if o.share >= 0.9 and not o.quiet]
     rows = (
-        ("everything given: first", "90 %", weighted(full, lambda o: o.first)),
+        ("everything given: first", "90 %", share(full, lambda o: o.first)),
         ("... faults that files or dumps show", "", share(shown, lambda o: o.first)),
-        ("... faults that only the number shows, costing 0.1 to 0.3", "", share(_costing(number, HARMLESS, CLEAR), lambda o: o.first)),
-        ("... faults that only the number shows, costing more", "", share(_costing(number, CLEAR, 9.0), lambda o: o.first)),
-        ("... the same with more prompts (16 dumped, 28 served), costing 0.1 or more", "", share(many, lambda o: o.first)),
-        ("... in the first three", "", share(many, lambda o: o.within(3))),
-        ("everything given: in the first three", "98 %", weighted(full, lambda o: o.within(3))),
-        ("... faults that files or dumps show", "", share(shown, lambda o: o.within(3))),
-        ("... faults that only the number shows, costing more than 0.3", "", share(_costing(number, CLEAR, 9.0), lambda o: o.within(3))),
+        ("... faults that only the number shows", "", share(number, lambda o: o.first)),
+        ("... of these, costing 0.10 or more", "", share([o for o in number if not o.harmless], lambda o: o.first)),
+        ("... the same from a recorder that keeps no rounds", "", share(plain, lambda o: o.first)),
+        ("everything given: in the first three", "98 %", share(full, lambda o: o.within(3))),
+        ("... faults that only the number shows", "", share(number, lambda o: o.within(3))),
         ("pairs: both named", "80 %", share([o for o in outcomes if len(o.faults) == 2], lambda o: o.both)),
         ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
         ("... of these first", "", share(files, lambda o: o.first)),
         ("no live dump: first, or left open with it among what is open", "", share(_evidence(single, NO_LIVE), lambda o: o.open)),
         ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: o.alarm)),
-        ("... of these: cannot be told", "", share(quiet, lambda o: not o.alarm and not o.quiet)),
+        ("... of the others: cannot be told", "", share([o for o in quiet if not o.alarm], lambda o: not o.quiet)),
         ("said with a share of 90 % or more, and right", "85 to 95 %", share(sure, lambda o: o.first)),
     )
     lines = ["| what | bar | reached (95 % interval) |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)]
     left = [len(o.row["open"]) for o in files if not o.first and o.open]
     if left:
         lines += ["", f"Where files and log leave it open, they do so between {median(left):.0f} faults (median; {max(left)} at most)."]
-    apart = [abs(o.row["expected"] - o.row["observed"] - o.cost) for o in full if o.cost is not None and o.row["expected"] is not None]
-    if apart:
-        lines += ["", f"The healthy draft's accept length on the prompts of the dumps and on those of the server differs by {mean(apart):.2f} (mean). A "
-                  "fault that costs less, and shows in nothing but the number, cannot be told from none; counts of the very prompts that were "
-                  "dumped would tell more."]  # fmt: skip
     return "\n".join(lines)
 
 
-def _costing(outcomes: list[Outcome], low: float, high: float) -> list[Outcome]:
-    return [o for o in outcomes if o.cost is not None and low <= o.cost < high]
+def calibration(outcomes: list[Outcome]) -> str:
+    """Of what is blamed with a share, how often it is right: by share."""
+    blamed = [o for o in outcomes if len(o.faults) < 2 and not o.quiet]
+    lines = ["| share of what is said first | said on average | right |", "|---|---|---|"]
+    for low, high in pairwise(BINS):
+        part = [o for o in blamed if low <= o.share < high]
+        if part:
+            stated = f"{low:.0%} to {min(high, 1):.0%}"
+            lines.append(f"| {stated} | {mean(o.share for o in part):.1%} | {share(part, lambda o: bool(o.faults) and o.first)} |")
+    return "\n".join(lines)
 
 
 def matrix(outcomes: list[Outcome]) -> str:
     words = in_words()
     groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for o in outcomes:
-        if len(o.faults) == 1 and not o.many:
+        if len(o.faults) == 1:
             groups[(o.faults[0], o.row["name"])].append(o)
     drafts = sorted({o.row["draft"] for o in outcomes}, key=lambda d: ("sample", "two layers", "latent").index(d))
     costs = " | ".join(f"costs: {d}" for d in drafts)
     lines = [
-        f"| fault | injected as | {costs} | everything: first / first 3 | no live dump: first or open | files and log: first or open |",
-        "|" + "---|" * (5 + len(drafts)),
+        f"| fault | injected as | {costs} | everything: first / first 3 | no rounds: first | no live dump: first or open "
+        "| files and log: first or open |",
+        "|" + "---|" * (6 + len(drafts)),
     ]
     for (fault, name), group in sorted(groups.items()):
         cells = []
@@ -220,6 +201,8 @@ def matrix(outcomes: list[Outcome]) -> str:
             cells.append(f"{mean(seen):.2f}" if seen else "ends at start" if ends else "")
         full = _evidence(group, EVERYTHING)
         cells.append(f"{sum(o.first for o in full)} / {sum(o.within(3) for o in full)} of {len(full)}")
+        bare = _evidence(group, NO_ROUNDS)
+        cells.append(f"{sum(o.first for o in bare)} of {len(bare)}" if bare else "")
         cells += [f"{sum(o.open for o in part)} of {len(part)}" for part in (_evidence(group, NO_LIVE), _evidence(group, FILES))]
         title = words.get(fault, {}).get("title", "")
         link = f"[{fault}](faults/{fault}.md) {title}" if title else fault
@@ -254,7 +237,7 @@ def missed(outcomes: list[Outcome]) -> str:
     instead: dict[tuple[str, str], list[str]] = defaultdict(list)
     for o in outcomes:
         wrong = not o.first if o.row["evidence"] == EVERYTHING else not o.open if o.row["evidence"] == FILES else False
-        if len(o.faults) == 1 and wrong and not o.many:
+        if len(o.faults) == 1 and wrong:
             what = "nothing" if o.quiet or not o.names else o.names[0]
             cost = "" if o.cost is None else f", costs {o.cost:.2f}"
             instead[(o.faults[0], o.row["name"])].append(f"{what} ({o.row['draft']}, {o.row['evidence']}{cost})")
@@ -288,28 +271,21 @@ HEAD = """# The score
 Written by `make score` (`benchmarks/diagnosis.py`): every fault that a static file or a replay can show is put into real material, and the
 diagnosis is asked blind. The injecting side shares no code with the counterfactuals that are to find it: broken files are written, fed rows
 are put together from dumps of every boundary, and the server is a small engine of its own (`benchmarks/injection/engine.py`) that walks the
-target's answers. Its counts come from {served} prompts other than the {dumped} of the dumps.
+target's answers.
 
 **Drafts.** The sample draft; one of two layers that reads two states, and norms them before fc; one of latent
 attention (MLA). The second and third are grown out of the sample draft by a short training (`benchmarks/injection/drafts.py`).
 
-**Evidence.** *Everything*: checkpoint, target, both dumps, a reference of all boundaries, command, counts. *No live dump*: the same without
-live dump and reference. *Files and log*: checkpoint, command and counts.
+**Evidence.** *Everything*: checkpoint, target, both dumps of {dumped} prompts, the live one with the server's rounds as our recorders keep them, a
+reference of all boundaries, the command, and counts of {served} other prompts. *No rounds*: the same from a recorder that does not keep them.
+*No live dump*: the same without live dump and reference. *Files and log*: checkpoint, command and counts.
 
 **Right** is a fault that is named first. A harmless one (less than {harmless} accept length lost on that pair) is right when it is reported as
-found, or when nothing is blamed: it explains nothing. With files and log alone, "left open" is right where the fault is among what is
-listed as open and nothing else is blamed.
+found, or when nothing is blamed: it explains nothing. With files and log alone, and without a live dump, "left open" is right where the fault is
+among what is listed as open and nothing else is blamed. An *alarm* is a finding above a note, or a verdict that something is lost.
 
-**Seeds.** Thresholds and priors were looked at on odd seeds only; this table is of even seeds ({seeds}). {count} cases have run, in a
-shuffled order; not every kind in equal parts, so the rows over all kinds are weighted; `make score` goes on from there. Two looks were taken at
-even seeds. After seed 2, which is left out here, three changes were made, each for a reason that needs no label: of equal shares a fault goes
-before a test; a fault with several variants is weighed by their mean, not by the best of them; what only a replay shows, and would change
-nothing in this draft, is not here. After seeds 4 to 18 what few records replay was given a wider interval (Student's t instead of a percentile
-bootstrap): faults of seed 4 and most healthy drafts up to seed 18 are from before that, all of seed 20 and later from after it.
-
-**The alarms** among healthy drafts are of one draw, seed 6: its six dumped prompts replay at 2.82 and its twelve others serve 1.95, in every
-legal variant. There the diagnosis says that no fault is in the evidence, that a fault of the loop could explain the number, and that prompts
-so unlike could as well (a share of about 0.3). A number alone cannot tell the two apart; counts of the very prompts that were dumped can.
+**Seeds.** Thresholds and priors are looked at on odd seeds; this table is of even seeds ({seeds}), {count} cases. Even seeds up to 36 were looked at
+when this page was of earlier releases, and are not used any more.
 
 ## Bars
 """
@@ -318,13 +294,14 @@ so unlike could as well (a share of about 0.3). A number alone cannot tell the t
 def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | None, seeds: str) -> None:
     """Write the page of these cases to ``out``, or print it. ``seeds``: which of them count."""
     rows = [json.loads(line) for path in cases if path.exists() for line in path.read_text().splitlines()]
-    rows = list({(*r["key"], str(r.get("prompts"))): r for r in rows if "key" in r}.values()) or rows  # a case that ran twice counts once
+    rows = list({tuple(r["key"]): r for r in rows if "key" in r}.values()) or rows  # a case that ran twice counts once
     rows = [r for r in rows if seeds == "all" or (r["seed"] % 2 == 0) == (seeds == "even")]
     outcomes = [Outcome(r) for r in rows if "crash" not in r]
     ran = ", ".join(map(str, sorted({r["seed"] for r in rows}))) or "none yet"
     seconds = sorted(r["seconds"][1] for r in rows if "seconds" in r)
     parts = [
         HEAD.format(served=SERVED, dumped=DUMPED, harmless=f"{HARMLESS:.2f}", seeds=ran, count=len(rows)) + "\n" + bars(outcomes),
+        "## Right as often as it says\n\n" + calibration(outcomes),
         "## The matrix\n\n" + matrix(outcomes),
         "## What cannot be told apart\n\n" + groups(),
         "## Not named\n\n" + missed(outcomes),

@@ -59,8 +59,8 @@ OTHER_FORM, MANY_FORMS = 0.1, 0.5
 """Probability that a fault that is there shows itself in another form than its replay: of one with few forms, which are all replayed, and of one
 whose replay is marked as one of many."""
 
-LIKELY = 0.5
-"""Probability of being present from which a fault without direct evidence is named even where it costs nothing to speak of."""
+SURE = 0.9
+"""Probability of being present from which a fault is a finding though there is no other evidence than the rounds that it makes."""
 
 FAR = 3.0
 """Natural log of how much better than a hypothesis the best possible one must be before others are tried. Twice the difference is chi-squared:

@@ -57,18 +57,13 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A fault without direct evidence that would explain the number, or that the recorded rounds show. ``tell``: what would show it.
-
-    ``certainty``: probability that it is present at all, whatever it costs. ``cost``: accept length that it costs here; None without a replay.
-    """
+    """A fault that the evidence given could not have shown and that would explain the number. ``tell``: what would show it."""
 
     fault: str
     title: str
     weight: float
     predicted: Counterfactual | None
     tell: str
-    certainty: float = 0.0
-    cost: float | None = None
 
 
 @dataclass(frozen=True)

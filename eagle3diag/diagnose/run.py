@@ -7,16 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3diag.case import Case, Given
-from eagle3diag.diagnose.explain import HARMLESS, LIKELY, LISTED, NEGLIGIBLE, WEAK, Explanation, explain
+from eagle3diag.diagnose.explain import HARMLESS, LISTED, NEGLIGIBLE, SURE, WEAK, Explanation, explain
 from eagle3diag.diagnose.restore import in_the_file, restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
 from eagle3diag.errors import BadArgument
-from eagle3diag.faults import catalogue, detect
+from eagle3diag.faults import catalogue, detect, in_words
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
+
+ALIKE = 0.9
+"""Share of the server's rounds that a fault's replay must make for it to be a finding by them alone. Rounding leaves 0.98 or more of a true one's;
+of a fault that comes in many forms (another request's rows) the replay may be near enough to be likely, and show no single round."""
 
 
 def diagnose(
@@ -65,6 +69,7 @@ def diagnose(
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
     restored = restore(case, explanation, say)
+    found = (*found, *_shown_by_rounds(found, explanation, healthy))
     ranked = _ranked(found, explanation, restored)
     ranked = (*ranked, *_weak_but_right(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
@@ -118,20 +123,54 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
     return tuple(sorted(rows, key=lambda r: (-round(r.weight, 9), -r.finding.severity, not r.finding.fault.startswith("FM-"))))
 
 
+def _shown_by_rounds(found: tuple[Finding, ...], explanation: Explanation, healthy: Replay | None) -> Iterator[Finding]:
+    """Faults of which there is no other evidence than that their replay makes the rounds that the server made."""
+    seen = {f.fault for f in found if f.severity > Severity.NOTE}
+    for fault in catalogue():
+        replay = explanation.nearest.get(fault.id)
+        if healthy is None or replay is None or fault.id in seen or explanation.certainty.get(fault.id, 0.0) < SURE:
+            continue
+        if not replay.served_rounds or replay.served_alike < ALIKE * replay.served_rounds:
+            continue
+        words = in_words().get(fault.id, {})
+        yield Finding(
+            fault.id,
+            Severity.ERROR,
+            f"{fault.title}: {replay.name}",
+            "No file shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its recorded "
+            "rounds.",
+            (
+                Evidence(
+                    "rounds of the server as in the replay with this fault",
+                    f"{replay.served_alike} of {replay.served_rounds}",
+                    None,
+                    "live dump",
+                ),
+                Evidence(
+                    "the same, in the healthy replay",
+                    f"{healthy.served_alike} of {healthy.served_rounds}",
+                    "nearly all, if healthy",
+                    "live dump",
+                ),
+            ),
+            words.get("fix", ""),
+            "Record the server again: its rounds must then be those of the healthy replay.",
+        )
+
+
 def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:
     """Faults without direct evidence that hold a share of the explanation, likeliest first, and what would show them."""
     seen = {f.fault for f in found if f.severity > Severity.NOTE}
-    weights, certainty = explanation.weight, explanation.certainty
-    unseen = [f for f in catalogue() if f.id in certainty and f.id not in seen and not case.would_show(f.shown_by)]
-    left = LISTED * sum(weights.get(f.id, 0.0) for f in unseen)
+    weights = explanation.weight
+    unseen = [f for f in catalogue() if weights.get(f.id) and f.id not in seen and not case.would_show(f.shown_by)]
+    left = LISTED * sum(weights[f.id] for f in unseen)
     if left < NEGLIGIBLE * (1 - explanation.as_trained):
-        left = 0.0
-    for fault in sorted(unseen, key=lambda f: (-weights.get(f.id, 0.0), -certainty[f.id])):
-        weight, sure = weights.get(fault.id, 0.0), certainty[fault.id]
-        if left > 0 or sure > LIKELY:
+        return
+    for fault in sorted(unseen, key=lambda f: -weights[f.id]):
+        if left > 0:
+            weight = weights[fault.id]
             left -= weight
-            tell, cost = cheapest(case, fault), explanation.cost.get(fault.id)
-            yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), tell, sure, cost)
+            yield Suspect(fault.id, fault.title, weight, explanation.nearest.get(fault.id), cheapest(case, fault))
 
 
 def _harmless(finding: Finding, cost: float) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, LIKELY, is_symptom
+from eagle3diag.diagnose.explain import HARMLESS, is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.findings import Severity
@@ -27,9 +27,6 @@ HOW_TO_GET = {
     "reference": "--reference reference/, made with eagle3diag capture --boundaries all",
 }
 """How each kind of evidence is got, cheapest first."""
-
-SURE = 0.9
-"""Probability from which a verdict names a fault of which there is no other evidence than the rounds that it makes."""
 
 REFUTED = 0.1
 """Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
@@ -75,17 +72,16 @@ def verdict(
     if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:
-        return _nothing_lost(suspects, healthy, length)
+        return _nothing_lost(healthy, length)
     others = (
         f" It does not rule out {len(suspects)} faults that it cannot show; what would tell: {tell}." if (tell := _tells(suspects)) else ""
     )
     return f"Nothing is wrong in the evidence given.{others}"
 
 
-def _nothing_lost(suspects: tuple[Suspect, ...], healthy: Replay, length: float) -> str:
-    here = "".join(f" The recorded rounds are those of {s.fault} ({s.title}), harmless here." for s in suspects if s.certainty > LIKELY)
+def _nothing_lost(healthy: Replay, length: float) -> str:
     if length > healthy.accept_length - HARMLESS or healthy.served:
-        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}.{here}"
+        return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
     records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
     return (
         f"Nothing is shown to be wrong: {length:.2f} is served where the replay of {records} gives {healthy.accept_length:.2f}, by which the "
@@ -94,10 +90,6 @@ def _nothing_lost(suspects: tuple[Suspect, ...], healthy: Replay, length: float)
 
 
 def _undetermined(suspects: tuple[Suspect, ...]) -> str:
-    first = suspects[0]
-    if first.certainty > SURE and first.predicted is not None and first.predicted.served_rounds:
-        alike = f"{first.predicted.served_alike} of {first.predicted.served_rounds}"
-        return f"the server's own rounds are those of {first.fault} ({first.title}): {alike} as in its replay"
     if len(suspects) == 1:
         between = f"{suspects[0].fault} ({suspects[0].title}) would explain it"
     else:

@@ -13,7 +13,7 @@ from replay_reference import HEADS, KV, LATENT, agreeing_text, dump_of, text, to
 
 from benchmarks.injection.engine import Held, Latent, rounds
 from benchmarks.injection.faults import HEALTHY, INJECTIONS
-from benchmarks.scoring import GROUPS, TESTS, Outcome, page
+from benchmarks.scoring import GROUPS, TESTS, Outcome, calibration, page
 from eagle3diag.faults import catalogue, in_words
 from eagle3diag.replay import Change, Loop, Net, run
 
@@ -135,6 +135,29 @@ def test_what_counts_as_right(row: dict[str, Any], first: bool, third: bool, lef
     outcome = Outcome(row)
 
     assert (outcome.first, outcome.within(3), outcome.open) == (first, third, left_open)
+
+
+@pytest.mark.parametrize(
+    ("row", "alarm", "quiet"),
+    [
+        (case("", [], found=[], as_trained=0.9), False, True),
+        (case("", [("FM-56", 0.3)], found=[], as_trained=0.3), False, False),
+        (case("", [("FM-56", 0.6)], found=[], as_trained=0.05), True, False),
+        (case("", [("FM-05", 0.0)], as_trained=0.9), True, False),
+        (case("", [("M1", 0.0)], found=["M1"], as_trained=0.9), False, True),
+    ],
+    ids=["nothing", "cannot be told", "something is lost", "a finding", "a symptom"],
+)
+def test_what_counts_as_an_alarm(row: dict[str, Any], alarm: bool, quiet: bool) -> None:
+    """What is said in the verdict: that something is lost, or which fault is there. That it cannot be told is neither an alarm nor quiet."""
+    assert (Outcome(row).alarm, Outcome(row).quiet) == (alarm, quiet)
+
+
+def test_calibration_counts_alarms_as_wrong() -> None:
+    """Of two diagnoses said with 95 %, one of a healthy draft, half are right."""
+    table = calibration([Outcome(case("FM-05", [("FM-05", 0.95)])), Outcome(case("", [("FM-05", 0.95)])), Outcome(case("FM-06", []))])
+
+    assert "| 90% to 99% | 95.0% | 1 of 2, 50%" in table and "| 70%" not in table
 
 
 def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:
