@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,40 +180,49 @@ def _last_words(text: str) -> str:
 
 
 def predict(args: argparse.Namespace) -> None:
-    """Accept length of the engine and of the counterfactual on the same prompts, rounds that are alike, and what a diagnosis says."""
+    """One row a run that was served, see :func:`_row`."""
+    rows: list[dict[str, Any]] = []
+    for run in RUNS:
+        folder = run.folder(args.real)
+        if (folder / "acceptance.json").exists():
+            rows.append(_row(run, folder, args.target, rows))
+            print(rows[-1], flush=True)
+    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _row(run: Run, folder: Path, base: Path, before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Accept length of the engine and of the counterfactual on the same prompts, rounds that are alike, and what a diagnosis says.
+
+    ``compared`` rounds of the server, drafted from rows whose tokens both sides share; ``alike``: those in which the counterfactual accepts as
+    many drafts; ``alike_as_trained``: those in which the healthy replay does.
+    """
     from eagle3diag.checkpoints import open_target
     from eagle3diag.compare.served import with_rounds_of
     from eagle3diag.dumps import open_dump
 
-    target, train = open_target(args.target), open_dump(SAMPLES / "train")
-    rows: list[dict[str, Any]] = []
-    for run in RUNS:
-        folder = run.folder(args.real)
-        if not (folder / "acceptance.json").exists():
-            continue
-        found = json.loads((folder / "acceptance.json").read_text())
-        live = open_dump(folder / "live") if (folder / "live").exists() else None
-        served = train if live is None else with_rounds_of(live, train)
-        healthy, broken = _play(run, target, served, ""), _play(run, target, served, run.fault)
-        as_trained = next((r["engine"] for r in rows if r["server"] == run.engine and not r["fault"]), None)
-        row = {
-            "fault": run.fault,
-            "name": run.name,
-            "server": run.engine,
-            "engine": found.get("accept_length"),
-            "rounds": found.get("rounds"),
-            "ended": found.get("ended"),
-            "cost": as_trained - found["accept_length"] if as_trained and found.get("accept_length") else 0.0 if not run.fault else None,
-            "replay": broken.accept_length,
-            "interval": broken.accept_length_interval,
-            "change": ", ".join(broken.changes),
-            "compared": broken.served_rounds,
-            "alike": broken.served_alike,
-            "alike_as_trained": healthy.served_alike,
-        }
-        rows.append({**row, **_blind(run, target, train, live, folder, row)})
-        print(rows[-1], flush=True)
-    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    target, train = open_target(base), open_dump(SAMPLES / "train")
+    found = json.loads((folder / "acceptance.json").read_text())
+    live = open_dump(folder / "live") if (folder / "live").exists() else None
+    served = train if live is None else with_rounds_of(live, train)
+    healthy, broken = _play(run, target, served, ""), _play(run, target, served, run.fault)
+    length = found.get("accept_length")
+    as_trained = next((r["engine"] for r in before if r["server"] == run.engine and not r["fault"]), length)
+    row = {
+        "fault": run.fault,
+        "name": run.name,
+        "server": run.engine,
+        "engine": length,
+        "rounds": found.get("rounds"),
+        "ended": found.get("ended"),
+        "cost": None if length is None else as_trained - length,
+        "replay": broken.accept_length,
+        "interval": broken.accept_length_interval,
+        "change": ", ".join(broken.changes),
+        "compared": broken.served_rounds,
+        "alike": broken.served_alike,
+        "alike_as_trained": healthy.served_alike,
+    }
+    return {**row, **_blind(run, target, train, live, folder, row)}
 
 
 def _play(run: Run, target: Target, train: HiddenStates, fault: str) -> Any:
