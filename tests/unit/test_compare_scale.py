@@ -339,7 +339,7 @@ def test_the_state_of_other_work_is_refused(dumps: tuple[str, str], tmp_path: Pa
         compare(*dumps, resume=state)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("x")
-    with pytest.raises(BadArgument, match="not the folder of an interrupted run"):
+    with pytest.raises(BadArgument, match="not that of an interrupted run"):
         compare(*dumps, resume=tmp_path / "mine")
     with pytest.raises(BadArgument, match=r"only .* on disk"):
         compare(healthy(), noisy(healthy()), resume=tmp_path / "memory")
