@@ -19,8 +19,8 @@ def read_ahead(part: Tensor, rows: Iterable[int] | None = None) -> None:
     advise = _madvise()
     if advise is None or part.device.type != "cpu" or not part.is_contiguous():
         return
-    first, row = part.data_ptr(), part.stride(0) * part.element_size()
-    for at, size in ((first, row * len(part)),) if rows is None else ((first + row * i, row) for i in rows):
+    first, row = part.data_ptr(), part.nbytes // max(part.shape[0], 1)
+    for at, size in [(first, part.nbytes)] if rows is None else [(first + row * i, row) for i in rows]:
         for start in range(at // mmap.PAGESIZE * mmap.PAGESIZE, at + size, PIECE):
             advise(start, min(PIECE, at + size - start), mmap.MADV_WILLNEED)
 
