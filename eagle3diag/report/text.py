@@ -137,7 +137,7 @@ class _Writer:
         """The lines of one cell: prose is filled into as many as it needs, a name loses its middle, and so does a word that is too wide; a
         name that is wanted whole goes on behind one of its dots."""
         if whole:
-            pieces = re.sub(r"([._/,])(?=\w)", r"\1\x00", text).replace(" ", " \x00").split("\x00")
+            pieces = re.sub(r"([._/,])(?=\w)", "\\1\0", text).replace(" ", " \0").split("\0")
             lines = [""]
             for piece in pieces:
                 if lines[-1] and width(lines[-1].rstrip()) + width(piece.rstrip()) > columns - (lines[-1] != lines[-1].rstrip()):

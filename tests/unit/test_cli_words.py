@@ -142,7 +142,7 @@ def test_every_code_of_a_finding_has_words(capsys: pytest.CaptureFixture[str]) -
     """Those of the code and of the tables of facts: a page each, and the words beside the code in a report."""
     package = Path(cli.__file__).parent
     source = "".join(path.read_text() for folder in ("faults", "engines", "replay") for path in (package / folder).glob("*.py"))
-    codes = set(re.findall(r'"((?:FM-\d\d)|[KCHMW]\d{1,2})"', source))
+    codes = set(re.findall(r'"((?:FM-\d\d)|[KCHMWD]\d{1,2})"', source))
     assert {"FM-05", "K1", "C0", "H6", "M1"} <= codes
     for code in sorted(codes):
         assert cli.main(["fault", code]) == 0, code

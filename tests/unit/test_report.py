@@ -235,3 +235,13 @@ def test_verdict_of_a_note_is_healthy() -> None:
 
     assert told.worst is Severity.NOTE
     assert "agree" in told.verdict
+
+
+@pytest.mark.parametrize("columns", [6, 18, 30])
+def test_names_that_are_wanted_whole_go_on_in_the_next_line(columns: int) -> None:
+    """Two keys that differ at their beginnings only must not look alike; a single part wider than the column still loses its middle."""
+    writer = text._Writer(80, False)
+    for name in ("config: eagle_config.eagle_aux_hidden_state_layer_ids", "config: eagle_aux_hidden_state_layer_ids", "[2, 15, 27]", ""):
+        lines = writer.cell(name, columns, prose=False, whole=True)
+        assert max(map(len, lines)) <= columns
+        assert columns < 10 or "".join(lines).replace(" ", "") == name.replace(" ", "")
