@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from torch import Tensor
+
 from eagle3diag.audit import Audit, audit
-from eagle3diag.capture.reference import capture_reference
+from eagle3diag.capture.reference import affordable, capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
 from eagle3diag.compare import Comparison, compare
 from eagle3diag.compare.served import with_rounds_of
@@ -24,7 +26,6 @@ from eagle3diag.weights import WeightReport, weights
 T = TypeVar("T")
 
 DEFAULT_STEPS = 4
-MOST_TOKENS = 4096  # of a live dump that the target is run on unasked: seconds on a laptop for one that is small enough to be loaded
 DISAGREE = 0.03  # of channel-standardised cosine: more than rounding, so worth the capture of a reference
 
 
@@ -82,13 +83,15 @@ class Case:
 
     @cached_property
     def _every_state(self) -> HiddenStates | None:
-        """All boundaries of the target on the live tokens, captured here where no training dump was given and it is cheap."""
+        """All boundaries of the target on the live tokens, captured here where no training dump was given and it is cheap. Not of records
+        that begin in the middle, behind a cached prefix, or whose ids were dropped or hashed."""
         if self.given.train is not None or self.live is None or self.target is None or self.draft is None:
             return None
-        declared, n_layers = self.draft.config.aux_boundaries, self.target.n_layers
-        if not declared or max(declared) > n_layers or sum(r.tokens for r in self.live) > MOST_TOKENS:
+        declared = self.draft.config.aux_boundaries
+        if not declared or max(declared) > self.target.n_layers or not affordable(self.target, self.live):
             return None
-        return capture_reference(self.target, self.live)
+        whole = all(r.positions is None and _within(r.input_ids, self.target.vocab_size) for r in self.live)
+        return capture_reference(self.target, self.live) if whole else None
 
     @cached_property
     def live(self) -> HiddenStates | None:
@@ -274,6 +277,10 @@ class Case:
     def healthy(self) -> Replay | None:
         """The replay without any change, on what the draft was trained on."""
         return self.play()
+
+
+def _within(ids: Tensor, size: int) -> bool:
+    return bool(len(ids)) and 0 <= int(ids.min()) and int(ids.max()) < size
 
 
 def _open(reader: Callable[[Any], T], source: Any) -> T | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -41,14 +42,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         # whoever read our output has left (| head): not an error, and nothing more can be said on that pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except MemoryError as error:
+        return _complain(_no_memory(args.parser.prog.split()[-1], str(error)), BAD_INPUT, args.traceback)
     except OSError as error:  # no space, no rights, a broken disk: nothing that a report of ours could mend
         return _complain(f"eagle3diag: the system refuses: {_shown(error)}\n  -> check the path and the disk", BAD_INPUT, args.traceback)
     except Exception as error:
+        if isinstance(error, RuntimeError) and re.search(
+            r"out of memory|can't allocate memory|not enough memory", str(error)
+        ):  # torch's own
+            return _complain(_no_memory(args.parser.prog.split()[-1], str(error)), BAD_INPUT, args.traceback)
         words = (
             f"eagle3diag: this is a fault of eagle3diag {__version__}, not of your input: {type(error).__name__}: {_shown(error)}\n"
             "  -> please report it with the command, and with what --traceback adds"
         )
         return _complain(words, CRASH, args.traceback)
+
+
+_LESS = {
+    "compare": "--sample 100 compares some records that stand for all; a dump of fewer boundaries is smaller still",
+    "check": "--sample 100 looks at some records that stand for all; a dump of fewer boundaries is smaller still",
+    "replay": "give a dump of fewer or shorter texts, and fewer --settings; --dtype bfloat16 halves the weights",
+    "capture": "--boundaries 3,16,28 writes those of the draft and no others; fewer prompts and a smaller --max-new help too",
+    "diagnose": "leave --target out, or give dumps with fewer records: capture with fewer prompts, and with the draft's boundaries only",
+    "weights": "give the draft alone, without --target and --dump",
+}
+"""What makes each verb smaller."""
+
+
+def _no_memory(verb: str, said: str) -> str:
+    """Memory is the machine's, and neither our fault nor the input's."""
+    from eagle3diag.report.safe import visible
+
+    what = f": {visible(said)[:200]}" if said else ""
+    less = _LESS.get(verb, "free some, or use a machine with more")
+    return f"eagle3diag: out of memory in {verb}{what}\n  -> {less}"
 
 
 def _shown(error: Exception) -> str:

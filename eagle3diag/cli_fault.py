@@ -1,4 +1,4 @@
-"""``eagle3diag fault``: the catalogue of faults at a shell, whole or one of them in words."""
+"""``eagle3diag fault``: the catalogue of faults, and the tests beside it, at a shell: all or one of them in words."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _PARTS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of the verb."""
-    parser.add_argument("fault", metavar="FM-NN", nargs="?", help="as a finding names it; without one, the titles of all")
+    parser.add_argument(
+        "fault", metavar="CODE", nargs="?", help="as a finding names it, such as FM-05 or K1; without one, the titles of all"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print it; returns 0. Raises :class:`~eagle3diag.errors.BadArgument` for a code that is not in the catalogue."""
-    from eagle3diag.faults import in_words
+    from eagle3diag.faults import in_words, tests_in_words
 
-    known = in_words()
+    tests = {code: words | {"title": words["words"], "group": "Tests"} for code, words in tests_in_words().items()}
+    known = in_words() | tests
     print("\n".join(_titles(known) if args.fault is None else _page(known, _code(args.fault, known))))
     return 0
 
@@ -38,8 +41,7 @@ def _code(given: str, known: dict[str, Any]) -> str:
     number = re.fullmatch(r"(?:FM)?-?(\d{1,3})", given.strip(), re.IGNORECASE | re.ASCII)
     code = f"FM-{int(number[1]):02}" if number else given.strip().upper()
     if code not in known:
-        hint = "eagle3diag fault lists them; other codes (K4, H1, M1) name a measurement, whose words stand in the finding itself"
-        raise BadArgument(f"{given!r:.80} is not in the catalogue of faults", hint=hint)
+        raise BadArgument(f"{given!r:.80} is no fault and no test that is known", hint="eagle3diag fault lists all, with their titles")
     return code
 
 

@@ -14,6 +14,8 @@ from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 #: A config is a few kilobytes, a shard index a few megabytes; anything near this is not what it claims to be.
 MAX_JSON_BYTES = 256 * 1024 * 1024
 _PIECE = 1 << 20
+#: The hint of what the system refuses: no rights, a loop of links, a disk that fails.
+RIGHTS = "check the path, your rights to it, and the disk"
 _LFS = b"version https://git-lfs"
 
 
@@ -44,7 +46,7 @@ def kind(path: Path) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, ValueError) as error:  # no permission, name too long, a loop of links, a NUL in the name
-        raise UnreadableFile(f"cannot be looked at ({error})", where=repr(str(path))[:300]) from error
+        raise UnreadableFile(f"cannot be looked at ({error})", where=repr(str(path))[:300], hint=RIGHTS) from error
     return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "special"
 
 
@@ -53,7 +55,7 @@ def listing(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=folder) from error
+        raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=folder, hint=RIGHTS) from error
 
 
 def unused(folder: Path, why: str) -> Path:
@@ -72,7 +74,9 @@ def unused(folder: Path, why: str) -> Path:
 def sibling(folder: Path, name: object, where: object) -> Path:
     """``folder/name`` where ``name`` came out of a file: a plain file name, so that a file cannot point elsewhere on the disk."""
     if not isinstance(name, str) or not name or Path(name).name != name or name in (".", "..") or "\\" in name or "\0" in name:
-        raise UnreadableFile(f"{name!r:.200} is not the name of a file in this folder", where=where)
+        raise UnreadableFile(
+            f"{name!r:.200} is not the name of a file in this folder", where=where, hint="write it again, with names of files beside it"
+        )
     return folder / name
 
 
@@ -85,9 +89,9 @@ def read_bytes(path: Path, limit: int) -> bytes:
         with path.open("rb") as file:
             data = read_up_to(file, limit)
     except OSError as error:
-        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
+        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path, hint=RIGHTS) from error
     if data is None:
-        raise UnreadableFile(f"is larger than {limit:,} bytes, far more than such a file holds", where=path)
+        raise UnreadableFile(f"is larger than {limit:,} bytes, far more than such a file holds", where=path, hint="check the path")
     return data
 
 
@@ -119,14 +123,14 @@ def read_json(path: Path) -> dict[str, Any]:
     check_not_pointer(data, path)
     value = parse_json(data, path)
     if not isinstance(value, dict):
-        raise UnreadableFile(f"holds a JSON {type(value).__name__}, expected an object", where=path)
+        raise UnreadableFile(f"holds a JSON {type(value).__name__}, expected an object", where=path, hint="check the path")
     return value
 
 
 def parse_json(data: bytes, where: object) -> Any:
     """``data`` as JSON; whatever is wrong with it is an :class:`~eagle3diag.errors.UnreadableFile`."""
     if not data.strip():
-        raise UnreadableFile("is empty, expected JSON", where=where)
+        raise UnreadableFile("is empty, expected JSON", where=where, hint="copy the file again")
     text = _decoded(data, where)
     try:
         return json.loads(text)
@@ -134,9 +138,9 @@ def parse_json(data: bytes, where: object) -> Any:
         message = f"is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise UnreadableFile(message, where=where, hint="copy the file again") from error
     except ValueError as error:  # a number of thousands of digits
-        raise UnreadableFile(f"is not usable JSON: {error}", where=where) from error
+        raise UnreadableFile(f"is not usable JSON: {error}", where=where, hint="write the file again") from error
     except RecursionError:
-        raise UnreadableFile("nests its JSON too deep to be read", where=where) from None
+        raise UnreadableFile("nests its JSON too deep to be read", where=where, hint="write the file again") from None
 
 
 def _decoded(data: bytes, where: object, errors: str = "strict") -> str:
@@ -186,6 +190,7 @@ def _absent_hint(source: str) -> str:
 
 
 __all__ = [
+    "RIGHTS",
     "check_not_pointer",
     "existing",
     "kind",

@@ -8,6 +8,7 @@ from typing import Any
 
 from eagle3diag.checkpoints import DraftConfig
 from eagle3diag.engines import Version, rules_of
+from eagle3diag.engines.engine import type_fault
 from eagle3diag.engines.vllm_config import TAKEN_FOR_MTP
 
 #: What a flat config takes over from speculators' nested layer beside the normalised fields, where it is there.
@@ -28,7 +29,7 @@ _TOKENS = 5
 #: Why a field of the config changes, by its name.
 FLAT_REASONS: Mapping[str, str] = {
     "architectures": "the class that the engine builds for such a draft",
-    "model_type": "what Transformers reads the config as; vLLM takes DeepSeek's for a model of another kind",
+    "model_type": "what Transformers reads the config as, or the start ends; vLLM takes DeepSeek's for a model of another kind",
     "rope_theta": "the base that was already in force, where engines before Transformers 5 look for it",
     "rope_scaling": "the scaling that was already in force, where engines before Transformers 5 look for it",
     "dtype": "Transformers 5's name of the dtype; without one SGLang takes float16",
@@ -59,9 +60,12 @@ def flat(c: DraftConfig, engine: str, version: Version) -> Layout:
     classes = _LATENT if c.latent else _QWEN3 if engine == "vllm" and _has_head_norms(c) else _DENSE
     if not (engine == "vllm" and c.architecture in known and c.style == "flat"):
         raw["architectures"] = [next((name for name in classes if name in known), classes[0])]
-    raw.setdefault("model_type", _LATENT_TYPE if c.latent else _DENSE_TYPE)
-    if engine == "vllm" and c.latent and raw["model_type"] in TAKEN_FOR_MTP:
-        raw["model_type"] = _LATENT_TYPE
+    if (
+        raw.get("model_type") is None
+        or type_fault(raw) is not None
+        or (engine == "vllm" and c.latent and raw["model_type"] in TAKEN_FOR_MTP)
+    ):
+        raw["model_type"] = _LATENT_TYPE if c.latent else _DENSE_TYPE
     raw |= {"head_dim": c.head_dim} if c.latent is None else {}
     raw.setdefault("num_key_value_heads", c.num_kv_heads)
     raw.setdefault("num_hidden_layers", c.num_layers)

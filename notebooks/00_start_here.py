@@ -120,7 +120,7 @@ print(report.name, f"{report.stat().st_size / 1e6:.1f} MB")
 # | a running server | 04 capture |
 # | dumps of both sides | 05 train against live |
 # | a number that nothing explains | 07 replay and counterfactuals |
-# | every check green, the number still low | 08 trained well, served badly |
+# | every check green, the number still low | 08 trained well, served badly; 10 round by round |
 # | all of it | 09 a full investigation |
 
 # %%

@@ -30,7 +30,7 @@ def small_draft(seed: int = 0) -> Draft:
     tensors |= {"fc.weight": w(H, 3 * H), "norm.weight": torch.rand(H, generator=g) + 0.5, "lm_head.weight": w(VD, H)}
     tensors |= {"d2t": ids - torch.arange(VD), "t2d": torch.zeros(V, dtype=torch.bool).index_fill_(0, ids, True)}
     config = {
-        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": H, "intermediate_size": INNER, "num_attention_heads": 4,
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": H, "intermediate_size": INNER, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": V, "draft_vocab_size": VD, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "max_position_embeddings": 512, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
     }  # fmt: skip

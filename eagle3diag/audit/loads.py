@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eagle3diag.checkpoints import Draft
-from eagle3diag.checkpoints.names import SCALES, canonical
+from eagle3diag.checkpoints.names import PACKED, SCALES, canonical
 from eagle3diag.checkpoints.tensors import Tensors
 from eagle3diag.engines.draftclass import HOLDS, HOT_TOKEN_ID, DraftClass, Reading, Slot
 from eagle3diag.engines.engine import Engine, Unloadable
@@ -89,6 +89,7 @@ class _Loads:
         self.slots = found.slots(reading, version)
         self.names = at(found.names, version).value
         self.quantised = draft.config.quantization is not None
+        self.packed = {PACKED.sub(".weight", canonical(name)) for name in draft.tensors if self.quantised and PACKED.search(name)}
         self.embedding, self.head = at(found.embedding, version).value, at(found.head, version).value
 
     def run(self) -> Iterator[TensorLoad]:
@@ -97,7 +98,7 @@ class _Loads:
         filled = {load.into for load in loads if load.outcome in ("loaded", "shape_error", "overwritten")}
         yield from loads
         for slot in self.slots.values():
-            if slot.label not in filled and (load := self._unfilled(slot)) is not None:
+            if slot.label not in filled and slot.canonical not in self.packed and (load := self._unfilled(slot)) is not None:
                 yield load
         if "tied" in self.reading.flags:
             yield TensorLoad(_HEAD, _HEAD, "borrowed", "model.embed_tokens.weight", note="tied to the embedding")

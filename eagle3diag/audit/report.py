@@ -9,6 +9,7 @@ from eagle3diag.audit.checks import MapCheck, ShapeCheck, map_check, padded, sha
 from eagle3diag.audit.facts import Facts, gather
 from eagle3diag.audit.loads import TensorLoad, Unserved, simulate
 from eagle3diag.checkpoints import Draft, DraftSource, Target, TargetSource, open_draft, open_target
+from eagle3diag.checkpoints.names import PACKED
 from eagle3diag.engines import DEFAULT_ENGINE, known_version, rules_of, split_engine
 from eagle3diag.engines.layers import Capture
 from eagle3diag.errors import MismatchedInputs
@@ -57,8 +58,15 @@ class Audit(Result):
 
     @property
     def missing_layer(self) -> tuple[str, ...]:
-        """Weights of the decoder layer that no tensor fills; biases that a class makes up are another matter."""
-        return tuple(load.name for load in self.outcome("missing") if load.name.startswith("layers.") and load.name.endswith(".weight"))
+        """Weights of the decoder layer that no tensor fills; biases that a class makes up, and weights that are there as packed codes, are
+        other matters."""
+        lost = (load.name for load in self.outcome("missing") if load.name.startswith("layers.") and load.name.endswith(".weight"))
+        return tuple(name for name in lost if name not in self.packed)
+
+    @property
+    def packed(self) -> frozenset[str]:
+        """The weights, by canonical name, in whose place the file holds a quantisation's packed codes."""
+        return frozenset(PACKED.sub(".weight", name) for name in self.facts.tensors if PACKED.search(name))
 
 
 def audit(

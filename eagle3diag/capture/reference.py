@@ -10,6 +10,14 @@ from eagle3diag.dumps import HiddenStates
 
 #: A target whose files are larger is not loaded unasked: on a laptop that is the whole memory.
 LARGEST_TARGET = 4 * 1024**3
+#: Bytes of weights times tokens that a target is run for unasked: each weight is multiplied and added once a token, so this is a
+#: teraflop or two, half a minute on a laptop.
+MOST_WORK = 2e12
+
+
+def affordable(target: Target, dump: HiddenStates) -> bool:
+    """Whether :func:`capture_reference` takes so little that nobody need be asked."""
+    return _size(Path(target.path)) * sum(r.tokens for r in dump) <= MOST_WORK
 
 
 def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None:
@@ -19,11 +27,7 @@ def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None
     ``LARGEST_TARGET`` bytes.
     """
     folder = Path(target.path)
-    if (
-        find_spec("transformers") is None
-        or not folder.is_dir()
-        or sum(f.stat().st_size for f in folder.glob("*.safetensors")) > LARGEST_TARGET
-    ):
+    if find_spec("transformers") is None or not folder.is_dir() or _size(folder) > LARGEST_TARGET:
         return None
     import torch
     from transformers import AutoModelForCausalLM
@@ -50,3 +54,7 @@ def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None
     return HiddenStates.from_tensors(
         named, side="reference", target=dump.target, engine=taped.engine, engine_version=taped.engine_version, boundaries=dump.boundaries
     )
+
+
+def _size(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("*.safetensors"))

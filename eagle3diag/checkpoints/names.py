@@ -12,7 +12,9 @@ IDLE = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
 _LAYER = re.compile(r"layers\.(\d{1,9})\.")
 
 #: What quantised layers hold beside, or in place of, their weights.
-SCALES = re.compile(r"(_scale|_scale_inv|_zero_point|\.scales?|\.qzeros|\.g_idx|weight_packed)(_2)?$")
+SCALES = re.compile(r"(_scale|_scale_inv|_zero_point|\.scales?|\.qzeros|\.g_idx|weight_g_idx|weight_shape|\.qweight|weight_packed)(_2)?$")
+#: The codes of a weight in place of the weight: GPTQ's and AWQ's, and compressed-tensors'.
+PACKED = re.compile(r"\.(qweight|weight_packed)$")
 
 
 def canonical(name: str) -> str:

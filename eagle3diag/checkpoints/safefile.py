@@ -73,7 +73,9 @@ class SafeFile:
                 self._handle = safe_open(self.path, framework="pt")
             tensor: torch.Tensor = self._handle.get_tensor(name)
         except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
-            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=_AGAIN) from error
+            named = str(self.path).encode(errors="ignore") == os.fsencode(self.path)
+            hint = _AGAIN if named else "rename it, or its folder: safetensors opens names in UTF-8 only"
+            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=hint) from error
         return tensor
 
     def _check_whole(self) -> None:

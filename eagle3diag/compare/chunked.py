@@ -17,7 +17,7 @@ import torch
 from eagle3diag.compare import on_cores
 from eagle3diag.compare.partial import Partial, join, read, write
 from eagle3diag.errors import BadArgument, InputError, UnreadableFile
-from eagle3diag.files import read_json
+from eagle3diag.files import read_json, unused
 from eagle3diag.findings import write_atomically
 from eagle3diag.progress import track
 
@@ -136,8 +136,7 @@ class _State:
     def _held(self) -> dict[str, Any] | None:
         if (self._folder / _STATE).is_file():
             return read_json(self._folder / _STATE)
-        if self._folder.exists() and (not self._folder.is_dir() or any(self._folder.iterdir())):
-            raise BadArgument("is not the folder of an interrupted run", where=self._folder, hint="give an empty folder, or a new one")
+        unused(self._folder, "this one is not that of an interrupted run")
         return None
 
     def _path(self, chunk: int) -> Path:

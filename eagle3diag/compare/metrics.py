@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ class Quantiles:
         >>> Quantiles.of(torch.tensor([0.0, 1.0, 2.0, float("nan")]))
         Quantiles(p1=0.02, p5=0.1, median=1.0, mean=1.0)
         """
-        ordered = values.double()[values.isfinite()].sort().values
+        ordered = _ordered(values)
         p1, p5, middle = (_quantile(ordered, q) for q in (0.01, 0.05, 0.5))
         return cls(p1=p1, p5=p5, median=middle, mean=float(ordered.mean()) if len(ordered) else float("nan"))
 
@@ -36,7 +37,7 @@ def median(values: Tensor) -> float:
 
 def quantile(values: Tensor, q: float) -> float:
     """The quantile ``q`` of the finite values, interpolated linearly; NaN when there are none."""
-    return _quantile(values.double()[values.isfinite()].sort().values, q)
+    return _quantile(_ordered(values), q)
 
 
 def rows_cosine(x: Tensor, y: Tensor) -> Tensor:
@@ -145,6 +146,11 @@ def _unit_scale(x: Tensor) -> Tensor:
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
     return torch.where(below > 0, above / below, torch.full_like(below, float("nan")))
+
+
+def _ordered(values: Tensor) -> Tensor:
+    """The finite values, float64, rising. numpy sorts them twice as fast as torch."""
+    return torch.from_numpy(np.sort(values[values.isfinite()].double().numpy()))
 
 
 def _quantile(ordered: Tensor, q: float) -> float:

@@ -40,7 +40,7 @@ def _plain(name: str) -> str:
 
 def on_ranks(record: Record, ranks: dict[str, HiddenStates]) -> dict[str, Record | None]:
     """The record of the same name on every rank that has it."""
-    return {name: dump[dump.names.index(record.name)] if record.name in dump.names else None for name, dump in ranks.items()}
+    return {rank: dump[names.index(record.name)] if record.name in (names := dump.names) else None for rank, dump in ranks.items()}
 
 
 def against(record: Record, others: dict[str, Record | None]) -> Partial:

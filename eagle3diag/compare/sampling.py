@@ -127,9 +127,8 @@ def take(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
 
 def scattered(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
     """The same of rows far apart, each asked for by itself: of a row that is just touched, the system reads megabytes around it."""
-    for row in rows.tolist():
-        for part in parts:
-            read_ahead(part[row : row + 1])
+    for part in parts:
+        read_ahead(part, rows.tolist())
     return take(parts, rows)
 
 

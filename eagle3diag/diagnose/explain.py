@@ -7,12 +7,13 @@ those faults (:mod:`eagle3diag.diagnose.likelihood`). What a fault explains is i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 
 from eagle3diag.case import Case
+from eagle3diag.diagnose.candidates import RULED_OUT, Candidate, candidates
 from eagle3diag.diagnose.likelihood import (
     Predicted,
     log_likelihood,
@@ -24,9 +25,8 @@ from eagle3diag.diagnose.likelihood import (
     overdispersion,
 )
 from eagle3diag.diagnose.result import Counterfactual
-from eagle3diag.faults import catalogue
-from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.findings import Finding, Severity
+from eagle3diag.faults.base import no_changes
+from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
 
 HARMLESS = 0.10
@@ -35,16 +35,6 @@ sample pair, and two runs of an engine differ by up to that much on a hundred ro
 
 WEAK = 1.5
 """Accept length under which a draft barely pays for itself: each round costs a verification and the draft's own forwards."""
-
-PRESENT = {Severity.ERROR: 0.95, Severity.WARNING: 0.6, Severity.NOTE: 0.05}
-"""Probability that what direct evidence shows is there and acts: an error names numbers that a healthy case does not have."""
-
-UNSEEN = 0.4
-"""The same for all faults together that the evidence given could not have shown, in equal parts: how many of them the catalogue lists must not
-make a healthy case less so."""
-
-RULED_OUT = 0.001
-"""And for one that the evidence given would have shown, and did not."""
 
 NONE_OF_THESE = 0.05
 """Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
@@ -67,24 +57,6 @@ FAR = 3.0
 with four positions a true hypothesis exceeds 3 once in five times, which costs replays, and no verdict."""
 
 MOST_AT_ONCE = 3  # faults of one series; each further one is looked for only while the number is unexplained
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One fault as far as this case knows it: how likely it is present, and the changes that would show what it does."""
-
-    fault: Fault
-    finding: Finding | None
-    present: float
-    changes: tuple[Change, ...]
-
-    @property
-    def id(self) -> str:
-        return self.fault.id
-
-    @property
-    def seen(self) -> bool:
-        return self.finding is not None and self.finding.severity > Severity.NOTE
 
 
 @dataclass(frozen=True)
@@ -125,7 +97,7 @@ class _Weighing:
     def __init__(self, case: Case, found: tuple[Finding, ...], say: Callable[[str], None]) -> None:
         self.case, self.say = case, say
         self.observed, self.healthy = case.observed, case.healthy
-        self.candidates = {c.id: c for c in _candidates(case, found)}
+        self.candidates = {c.id: c for c in candidates(case, found)}
         self.singles: dict[str, list[tuple[Change, Counterfactual, Replay]]] = {}
         self.series: list[Counterfactual] = []
         self.hypotheses: list[Hypothesis] = []
@@ -323,25 +295,3 @@ class _Weighing:
         loss = known | {f: rest / len(unknown) for f in unknown}
         total = sum(loss.values())
         return {f: x / total for f, x in loss.items()} if total >= HARMLESS else {}
-
-
-def _candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
-    by_fault: dict[str, Finding] = {}
-    for finding in found:  # most severe first
-        by_fault.setdefault(finding.fault, finding)
-    listed = [f for f in catalogue() if f.id not in case.assume_fixed]
-    unseen = sum(f.lowers and f.id not in by_fault and not case.would_show(f.shown_by) for f in listed)
-    for fault in listed:
-        own = by_fault.get(fault.id)
-        shown = case.would_show(fault.shown_by) or not fault.lowers
-        present = PRESENT[own.severity] if own else RULED_OUT if shown else UNSEEN / unseen
-        yield Candidate(fault, own, present, tuple(fault.changes(case)))
-    known = {fault.id for fault in catalogue()} | case.assume_fixed
-    for name, finding in by_fault.items():
-        if name not in known and finding.severity > Severity.NOTE and not is_symptom(name):
-            yield Candidate(Fault(name, lambda _: None, own_title=finding.title), finding, PRESENT[finding.severity], ())
-
-
-def is_symptom(fault: str) -> bool:
-    """Whether a finding restates the number (tests M1 to M9) instead of giving a cause of it."""
-    return fault.startswith("M")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, is_symptom
+from eagle3diag.diagnose.candidates import is_symptom
+from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.findings import Severity

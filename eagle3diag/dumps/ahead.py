@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -13,15 +13,16 @@ from torch import Tensor
 PIECE = 1 << 17  # bytes asked for at once: Linux takes no more of one call than the device's own readahead, by default this much
 
 
-def read_ahead(rows: Tensor) -> None:
-    """Have the system begin to read ``rows`` [T, W], one behind the other in a mapped file. It only tells: nothing is waited for, nothing
-    is held, and where rows are in memory, or the system knows no ``madvise``, nothing happens."""
+def read_ahead(part: Tensor, rows: Iterable[int] | None = None) -> None:
+    """Have the system begin to read a part [T, W] of a record, or some of its rows. It is told, and no more: nothing is waited for, nothing
+    is held, and where the part is in memory, or the system knows no ``madvise``, nothing happens."""
     advise = _madvise()
-    if advise is None or rows.device.type != "cpu" or not rows.is_contiguous():
+    if advise is None or part.device.type != "cpu" or not part.is_contiguous():
         return
-    end = rows.data_ptr() + rows.numel() * rows.element_size()
-    for start in range(rows.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE, end, PIECE):
-        advise(start, min(PIECE, end - start), mmap.MADV_WILLNEED)
+    first, row = part.data_ptr(), part.nbytes // max(part.shape[0], 1)
+    for at, size in [(first, part.nbytes)] if rows is None else [(first + row * i, row) for i in rows]:
+        for start in range(at // mmap.PAGESIZE * mmap.PAGESIZE, at + size, PIECE):
+            advise(start, min(PIECE, at + size - start), mmap.MADV_WILLNEED)
 
 
 @cache

@@ -18,7 +18,7 @@ from eagle3diag.checkpoints import pickled
 from eagle3diag.checkpoints.safefile import MAX_HEADER_BYTES, SafeFile
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.errors import UnreadableFile, UnsafeFile
-from eagle3diag.files import check_not_pointer, kind, parse_json, read_bytes, read_up_to
+from eagle3diag.files import RIGHTS, check_not_pointer, kind, parse_json, read_bytes, read_up_to
 
 #: A sample of 2,048 tokens x 4 states of 7,168 in bf16 is 0.12 GB, as JSON numbers 1 GB; more is not one sample, or is made to hurt.
 MAX_UNPACKED = 4 << 30
@@ -34,12 +34,16 @@ def read_contents(path: Path) -> Any:
     UnreadableFile: truncated, corrupt, or of no known kind. UnsafeFile: a pickle that would have to run code.
     """
     if kind(path) != "file":
-        raise UnreadableFile("is not a regular file" if kind(path) else "is not there", where=path)
+        if kind(path):
+            raise UnreadableFile("is not a regular file", where=path, hint="leave only the files of the dump in its folder")
+        raise UnreadableFile(
+            "is not there", where=path, hint="a link to nothing, or removed since the folder was listed: copy the dump again"
+        )
     try:
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:
-        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
+        raise UnreadableFile(f"cannot be read ({error.strerror})", where=path, hint=RIGHTS) from error
     if not head:
         raise UnreadableFile("is empty", where=path, hint=_AGAIN)
     check_not_pointer(head, path)
@@ -65,7 +69,8 @@ def _unzipped(path: Path) -> Any:
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableFile(f"is damaged inside its gzip ({str(error)[:200]})", where=path, hint=_AGAIN) from error
     if data is None:
-        raise UnreadableFile(f"unpacks to more than {MAX_UNPACKED:,} bytes, far more than one sample", where=path)
+        hint = "unpack it yourself if you trust it"
+        raise UnreadableFile(f"unpacks to more than {MAX_UNPACKED:,} bytes, far more than one sample", where=path, hint=hint)
     if data.lstrip()[:1] in (b"{", b"["):
         return _json(data, path)
     if data.startswith((b"PK", b"\x80")):
@@ -113,12 +118,14 @@ class NumpyArchive(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         if self._sizes[name] > MAX_UNPACKED:
-            raise UnreadableFile(f"array {name!r:.100} unpacks to {self._sizes[name]:,} bytes", where=self._path)
+            hint = "save its arrays as safetensors, which are read without unpacking"
+            raise UnreadableFile(f"array {name!r:.100} unpacks to {self._sizes[name]:,} bytes", where=self._path, hint=hint)
         try:
             with np.load(self._path, allow_pickle=False) as archive:
                 return torch.from_numpy(np.ascontiguousarray(archive[name]))
         except TypeError as error:  # a dtype that torch does not have: text, dates, records
-            raise UnreadableFile(f"array {name!r:.100} holds no numbers: {str(error)[:200]}", where=self._path) from error
+            message = f"array {name!r:.100} holds no numbers: {str(error)[:200]}"
+            raise UnreadableFile(message, where=self._path, hint="map the arrays of ids and states, and leave this one out") from error
         except Exception as error:  # numpy reads a header made by anybody: ValueError, EOFError, MemoryError, SyntaxError, zlib.error...
             if "pickle" in str(error).lower():
                 hint = "save plain arrays: numpy.savez(path, **arrays) with one dtype each"

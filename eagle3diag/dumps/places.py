@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.contents import read_contents
 from eagle3diag.errors import InputError, UnreadableFile
-from eagle3diag.files import kind, read_json
+from eagle3diag.files import RIGHTS, kind, read_json
 
 T = TypeVar("T")
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
@@ -72,7 +72,7 @@ class Place:
         try:
             found = self.path(name).stat()
         except OSError as error:
-            raise UnreadableFile(f"cannot be looked at ({error.strerror})", where=self.label(name)) from error
+            raise UnreadableFile(f"cannot be looked at ({error.strerror})", where=self.label(name), hint=RIGHTS) from error
         return [str(found.st_size), str(found.st_mtime_ns)]
 
     def _relabelled(self, name: str, read: Callable[[Path], T], path: Path | None = None) -> T:
@@ -101,7 +101,7 @@ def _walk(folder: Path) -> Iterator[str]:
     """Names of all regular files below ``folder``; links to folders are not followed."""
 
     def refuse(error: OSError) -> None:
-        raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=error.filename or folder) from error
+        raise UnreadableFile(f"the folder cannot be listed ({error.strerror})", where=error.filename or folder, hint=RIGHTS) from error
 
     for root, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = [f for f in folders if not f.startswith(".")]

@@ -48,10 +48,10 @@ class RemotePlace(Place):
         self.where = url.rstrip("/")
         try:
             self._fs, self._remote = url_to_fs(url)
-        except ImportError as error:
-            raise MissingDependency(str(error), where=url, hint="pip install the package that the message names") from None
         except ValueError as error:
             raise BadArgument(str(error), where=url, hint="fsspec.available_protocols() lists the known ones") from None
+        except Exception as error:  # some protocols reach out at once, others miss what only their arguments say
+            raise self._refused(error) from error
         whole = not url.endswith("/") and self._ask(lambda: self._fs.isfile(self._remote))  # over http every address is a file
         self._remote = self._remote.rstrip("/")
         self._base = self._remote.rpartition("/")[0] if whole else self._remote
@@ -140,11 +140,14 @@ class RemotePlace(Place):
     def _ask(self, call: Any) -> Any:
         try:
             return call()
-        except ImportError as error:
-            raise MissingDependency(str(error), where=self.where, hint="pip install the package that the message names") from None
         except Exception as error:  # every protocol brings its own exceptions: no rights, no network, no such bucket
-            message = f"cannot be reached ({type(error).__name__}: {str(error)[:200]})"
-            raise UnreadableFile(message, where=self.where, hint="check the address, your rights and the network") from error
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> MissingDependency | UnreadableFile:
+        if isinstance(error, ImportError):
+            return MissingDependency(str(error), where=self.where, hint="pip install the package that the message names")
+        message = f"cannot be reached ({type(error).__name__}: {str(error)[:200]})"
+        return UnreadableFile(message, where=self.where, hint="check the address, your rights and the network")
 
 
 class _Parts(SafeFile):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -67,10 +68,33 @@ class Unloadable:
     reason: str
 
 
+#: Words of which trainers make types for drafts, and that no class of Transformers or of an engine has, but for vLLM's two.
+_OF_DRAFTS = re.compile(r"eagle|draft|specul", re.IGNORECASE)
+VLLM_TYPES = ("eagle", "speculators")  # transformers_utils/config.py, _CONFIG_REGISTRY
+
+
+def type_fault(raw: Mapping[str, object], known: tuple[str, ...] = ()) -> str | None:
+    """Why no engine reads a flat config: each does so with ``AutoConfig``, which goes by ``model_type``. None where it does, or where the
+    checkpoint brings code of its own.
+
+    Run in SGLang 0.4.8 to 0.5.23 and vLLM 0.32.0. Transformers 4 (SGLang up to 0.5.10) looks for a type in the path first.
+    """
+    kind, auto = raw.get("model_type"), raw.get("auto_map")
+    if isinstance(auto, Mapping) and "AutoConfig" in auto:
+        return None
+    if kind is None:
+        return "the config has no model_type, without which AutoConfig reads none (Transformers 4 may guess one from words of the path)"
+    if kind not in known and (not isinstance(kind, str) or _OF_DRAFTS.search(kind)):
+        return f"model_type {kind!r:.40} is none that Transformers or this engine knows; drafts of Llama's shape say llama"
+    return None
+
+
 def plain_architecture(raw: Mapping[str, object], version: Version) -> str | Unloadable:
     """The first of ``architectures``, as it stands."""
     if "speculators_model_type" in raw or "transformer_layer_config" in raw:
         return Unloadable("the config is in speculators' format (transformer_layer_config), which this engine does not read")
+    if (fault := type_fault(raw)) is not None:
+        return Unloadable(fault)
     names = raw.get("architectures")
     if isinstance(names, list) and names and isinstance(names[0], str):
         return names[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eagle3diag.engines.engine import Unloadable
+from eagle3diag.engines.engine import VLLM_TYPES, Unloadable, type_fault
 from eagle3diag.engines.rules import Span, Version
 
 #: ``update_eagle3`` in ``transformers_utils/configs/speculators/algos.py``: field to the versions that copy it, and its default there.
@@ -47,6 +47,8 @@ def architecture(raw: Mapping[str, object], version: Version) -> str | Unloadabl
     """The class name that ``EAGLEConfig`` or ``SpeculatorsConfig`` makes of the config."""
     if is_speculators(raw):
         return _speculators(raw, version)
+    if (fault := type_fault(raw, VLLM_TYPES)) is not None:
+        return Unloadable(fault)
     names = raw.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         return Unloadable("the config names no architectures")

@@ -109,6 +109,23 @@ def in_words() -> dict[str, dict[str, Any]]:
     return words
 
 
+@cache
+def tests_in_words() -> dict[str, dict[str, str]]:
+    """The tests that findings beside the catalogue are named after, by code: ``words``, ``measure``, ``fix``."""
+    words: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "tests.toml").read_text(encoding="utf-8"))
+    return words
+
+
+def named(code: str) -> str:
+    """A code of a test with its words, which nobody knows by heart; one of the catalogue as it is, for its title stands beside it.
+
+    >>> named("K1"), named("FM-05")
+    ('K1 names', 'FM-05')
+    """
+    test = tests_in_words().get(code)
+    return code if test is None else f"{code} {test['words']}"
+
+
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
     from eagle3diag.faults import agreement, config, engine, general, names, shapes, versions, vocabulary

@@ -6,7 +6,7 @@ import re
 
 from eagle3diag.audit import Audit
 from eagle3diag.audit.facts import Facts
-from eagle3diag.checkpoints.names import SCALES
+from eagle3diag.checkpoints.names import PACKED, SCALES
 from eagle3diag.checkpoints.recognise import speculators_since
 from eagle3diag.faults.base import in_files
 from eagle3diag.faults.engine import lost_layer
@@ -133,7 +133,8 @@ def codes_without_scale(audit: Audit) -> Finding | None:
     narrow = [n for n, t in facts.tensors.items() if n.endswith(".weight") and t.dtype not in FLOATS]
     scaled = {n.rpartition(".")[0] for n in facts.tensors if SCALES.search(n)}
     bare = [n for n in narrow if n.removesuffix(".weight") not in scaled]
-    lost = bare or (narrow if facts.config.quantization is None else [])
+    packed = [n for n in facts.tensors if PACKED.search(n)]
+    lost = bare or ([*narrow, *packed] if facts.config.quantization is None else [])
     if not lost:
         return None
     return Finding(
@@ -148,6 +149,34 @@ def codes_without_scale(audit: Audit) -> Finding | None:
         ),
         "Ship the draft's native weights: pass the draft through the conversion byte for byte.",
         _AUDIT,
+    )
+
+
+def packed_draft(audit: Audit) -> Finding | None:
+    """C7: a draft whose weights are packed codes of a quantisation, and whose config says so. What an engine makes of fc is another matter:
+    SGLang's is a plain ``nn.Linear`` (``llama_eagle3.py`` 0.5.23), which takes no codes."""
+    scheme = audit.facts.config.quantization
+    if not audit.packed or scheme is None:
+        return None
+    fc = audit.engine == "sglang" and "fc.weight" in audit.packed
+    return Finding(
+        "C7",
+        Severity.ERROR if fc else Severity.NOTE,
+        f"fc is quantised ({scheme}), and SGLang's fc takes no codes"
+        if fc
+        else f"the draft is quantised: {len(audit.packed)} weights in {scheme} codes",
+        "Its fc is a plain nn.Linear without a quantisation: the codes are dropped, and fc stays random."
+        if fc
+        else "Engines build the layers in the scheme of the draft's own config; which kernels they have for it is not simulated, and codes are not "
+        "replayed.",
+        (
+            Evidence("quantization_config", scheme, None, "config"),
+            Evidence("for example", min(audit.packed), "in packed codes", "checkpoint"),
+        ),
+        "Leave fc, norms and head out of the quantisation (modules_to_not_convert, or ignore)."
+        if fc
+        else "If acceptance is low, serve the unquantised draft once: a draft is small, and codes save little.",
+        "Measure the accept length of both.",
     )
 
 
@@ -223,5 +252,5 @@ FAULTS = (
     in_files("FM-26", lost_bias),
     in_files("FM-78", codes_without_scale),
 )
-GENERAL = (promised_norm, rotated_target, aux_ids, old_offset)
+GENERAL = (packed_draft, promised_norm, rotated_target, aux_ids, old_offset)
 JUDGES = (unapplied_norm, lost_bias, inherited_quantisation, codes_without_scale, *GENERAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from eagle3diag.audit import Audit, TensorLoad
-from eagle3diag.checkpoints.names import IDLE
+from eagle3diag.checkpoints.names import IDLE, SCALES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.faults.checkpoint import misnamed_tensors, replaced_head, wrong_names
 from eagle3diag.faults.config import AUX_NORM, HEAD_NORM, lost_bias
@@ -31,6 +31,7 @@ def untold(audit: Audit, outcome: str) -> tuple[TensorLoad, ...]:
         number = re.match(r"layers\.(\d{1,9})\.", name)
         return (
             name.endswith(IDLE)
+            or bool(audit.packed and SCALES.search(name))
             or bool(AUX_NORM.fullmatch(name) or HEAD_NORM.fullmatch(name))
             or (biases and name.endswith(".bias"))
             or (headless and name.endswith("lm_head.weight"))
@@ -65,7 +66,7 @@ def missing_others(audit: Audit) -> Finding | None:
     wanted = {"fc.weight", "norm.weight", "embed_tokens.weight"}
     if fc_width(audit) is not None:  # of a target whose width is not known nothing is shared
         wanted.discard("embed_tokens.weight")
-    missing = [load for load in audit.outcome("missing") if load.name in wanted - wrong_names(audit).keys()]
+    missing = [load for load in audit.outcome("missing") if load.name in wanted - wrong_names(audit).keys() - audit.packed]
     if not missing:
         return None
     return Finding(

@@ -22,7 +22,8 @@ class Table:
     """Cells are text already, so every rendering shows the same digits.
 
     ``align`` has one letter per column, ``l`` or ``r``; ``narrow`` names the columns that a terminal of 80 columns has room
-    for (all when empty), ``terminal`` is False where a drawing there says the same; ``code`` names the columns that hold names to be set in a fixed-width face.
+    for (all when empty), ``terminal`` is False where a drawing there says the same; ``code`` names the columns that hold names to be set in a fixed-width face,
+    ``whole`` those of them whose names go on in the next line of a terminal rather than lose their middle.
     """
 
     columns: tuple[str, ...]
@@ -30,6 +31,7 @@ class Table:
     align: str = ""
     narrow: tuple[int, ...] = ()
     code: tuple[int, ...] = ()
+    whole: tuple[int, ...] = ()
     title: str = ""
     terminal: bool = True
 

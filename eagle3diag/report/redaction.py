@@ -51,7 +51,10 @@ class Kind:
 
 
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
-_VALUE = r"(?:\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+_VALUE = r"(?:\$\{\w+\}|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+# Further values of an option that takes several: long, with digits and letters, and no path; the words of a command have no such form.
+_RANDOM = r"(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
+_FURTHER = rf"(?:[ \t]+(?!-|\(key)[\"']?{_RANDOM}[\"']?(?=[\s)\]}},;]|$))*"
 _IS = r"\\?['\"]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
 _NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|\[\s*\]|)", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
@@ -60,7 +63,7 @@ _SECRET_NAME = (
     r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key(?:[-_]?id)?|access[-_]?key"
     r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key)"
     r"|(?:[\w-]*[-_])?(?:hf|hub|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
-    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd)"
+    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd|(?i:private-token)|[A-Z]*_?(?:AUTH|PIN))"
 )
 _HOST_NAME = (
     r"(?:[\w-]*(?:hostname|host[-_]name|server[-_]name|node[-_]name|nodelist|init[-_]addr|master[-_]addr|base[-_]url|endpoint)"
@@ -176,7 +179,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|password|passwd|passphrase|credentials?)(?:=|(?:\\?\s)+)(?!--))(?P<value>{_VALUE})",
+        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|password|passwd|passphrase|credentials?)(?:=|(?:\\?\s)+)(?!--))"
+        rf"(?P<value>{_VALUE}{_FURTHER})",
         _ACTS,
         re.IGNORECASE,
         spares=_harmless_value,
@@ -197,8 +201,31 @@ KINDS: tuple[Kind, ...] = (
         always=True,
     ),
     _kind(
+        "key",
+        r"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass)\b[^\n;|&]{0,200}?\s-p|redis-cli\b[^\n;|&]{0,200}?\s-a[ ]?|smbclient\b[^\n;|&]{0,200}?\s-U\s?[^\s%]+%))"
+        r"(?!\(key)[^\s-]\S*",
+        _ACTS,
+        always=True,
+    ),
+    _kind("key", r"(?P<keep>\bset\s+(?:-\w+\s+)*[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|SECRET|PASSWORD)\s+)(?!\(key)\S+", _ACTS, always=True),
+    _kind(
+        "key",
+        rf"(?P<keep>\bname['\"]?\s*:\s*['\"]?{_SECRET_NAME}['\"]?\s*,?\s*['\"]?value['\"]?\s*:\s*)(?P<value>{_VALUE})",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key",
+        rf"(?P<keep>(?<![\w-])(?:['\"]token['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
+        _ACTS,
+        re.IGNORECASE,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
         "login",
-        r"(?P<keep>(?<!\S)(?:-u|--user|--proxy-user)[= ]\s*)(?!\d+:\d+)[^\s:'\"]+:\S+|(?P<netrc>\blogin\s+\S+\s+password\s+\S+)",
+        r"(?P<keep>(?<!\S)(?:-u(?=[= ]|\w+:)|--user\b|--proxy-user\b)[= ]?\s*)(?!\d+:\d+)[^\s:'\"]+:\S+|(?P<netrc>\blogin\s+\S+\s+password\s+\S+)",
         "a name with its password",
         always=True,
     ),

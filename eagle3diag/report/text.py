@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
+from eagle3diag.faults import named
 from eagle3diag.findings import Evidence, Finding, Result, Severity
 from eagle3diag.report.form import GLYPHS, Bars, Heat, Page, Section, Strip, Table
 from eagle3diag.report.numbers import fixed, many
@@ -58,7 +60,7 @@ class _Writer:
                 yield from self.section(section)
 
     def finding(self, finding: Finding, remark: str) -> Iterator[str]:
-        head = f"{GLYPHS[finding.severity]} {finding.severity.label}  {visible(finding.fault)}  "
+        head = f"{GLYPHS[finding.severity]} {finding.severity.label}  {visible(named(finding.fault))}  "
         lines = self.wrap(finding.title, first=head, rest=" " * 4)
         for n, line in enumerate(lines):
             yield self.paint(head, finding.severity) + self.paint(line[len(head) :], "bold") if n == 0 else self.paint(line, "bold")
@@ -113,7 +115,10 @@ class _Writer:
             wide[wide.index(max(wide))] -= 1
 
         def lines(cells: list[str]) -> Iterator[str]:
-            parts = [self.cell(cell, columns, prose=c not in table.code) for cell, columns, c in zip(cells, wide, use, strict=True)]
+            parts = [
+                self.cell(cell, columns, prose=c not in table.code, whole=c in table.whole)
+                for cell, columns, c in zip(cells, wide, use, strict=True)
+            ]
             for n in range(max(map(len, parts))):
                 row = [part[n] if n < len(part) else "" for part in parts]
                 pads = [" " * (columns - width(cell)) for cell, columns in zip(row, wide, strict=True)]
@@ -128,8 +133,17 @@ class _Writer:
         if len(table.rows) > _ROWS:
             yield self.paint(f"  … {many(len(table.rows) - _ROWS, 'more row')}: see the HTML or JSON", "dim")
 
-    def cell(self, text: str, columns: int, *, prose: bool) -> list[str]:
-        """The lines of one cell: prose is filled into as many as it needs, a name loses its middle, and so does a word that is too wide."""
+    def cell(self, text: str, columns: int, *, prose: bool, whole: bool) -> list[str]:
+        """The lines of one cell: prose is filled into as many as it needs, a name loses its middle, and so does a word that is too wide; a
+        name that is wanted whole goes on behind one of its dots."""
+        if whole:
+            pieces = re.sub(r"([._/,])(?=\w)", r"\1\x00", text).replace(" ", " \x00").split("\x00")
+            lines = [""]
+            for piece in pieces:
+                if lines[-1] and width(lines[-1].rstrip()) + width(piece.rstrip()) > columns - (lines[-1] != lines[-1].rstrip()):
+                    lines.append("")
+                lines[-1] += piece
+            return [shorten(line.rstrip(), columns) for line in lines]
         if not prose or width(text) <= columns:
             return [shorten(text, columns)]
         filled = _Writer(columns, False)

@@ -31,6 +31,9 @@ ENDS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "07": lambda end: end["gap to the server"] < 0.1 and end["both"] < 1.2,
     "08": lambda end: end == {"fault": "FM-25", "ok": True, "weak": True},
     "09": lambda end: end == {"first": ["FM-01", "FM-05"], "then": "FM-01", "fixed": True},
+    "10": lambda end: (
+        end["fault"] == "FM-51" and end["alone"] and min(end["alike"], end["healthy"], end["late"][1]) > 0.95 > end["late"][0]
+    ),
 }
 
 

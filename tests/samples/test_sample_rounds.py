@@ -86,6 +86,15 @@ def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, f
 def test_without_a_training_dump_the_target_is_run_on_the_live_tokens(draft: Draft, target: Target, few: HiddenStates) -> None:
     """The states that the config declares stand for those that were trained on: a late capture and its cost come out without any dump but
     the live one."""
+    hashed = HiddenStates.from_tensors(
+        [{"name": r.name, "input_ids": r.input_ids + (1 << 40), "features": r.features} for r in few], side="live", target=few.target
+    )
+    behind = HiddenStates.from_tensors(
+        [{"name": r.name, "input_ids": r.input_ids, "features": r.features, "positions": torch.arange(r.tokens) + 64} for r in few],
+        side="live", target=few.target,
+    )  # fmt: skip
+    assert all(Case(Given(draft=draft, target=target, live=live)).train is None for live in (hashed, behind))
+
     every = Case(Given(draft=draft, target=target, live=few, launch=SERVE))._every_state
     assert every is not None
     states = {r.name: torch.cat([r.state(b + 1) for b in (2, 15, 27)], -1) for r in every}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from small import small_draft
 
 from eagle3diag.audit import audit
+from eagle3diag.checkpoints import Draft
+from eagle3diag.convert import convert
 from eagle3diag.engines import Version, split_engine
 from eagle3diag.engines.sglang import default_boundaries
 from eagle3diag.errors import BadArgument
@@ -130,3 +135,59 @@ def test_maps_are_found_under_any_prefix(name: str, version: str) -> None:
     draft = small_draft().replace(rename=lambda n: name if n == "d2t" else n)
 
     assert next(load.into for load in audit(draft, engine=f"sglang=={version}").loads if load.name == name) == "hot_token_id"
+
+
+@pytest.mark.parametrize("change", [{"model_type": None}, {"model_type": "eagle3"}, {"model_type": "llama_eagle3_draft"}])
+@pytest.mark.parametrize("engine", ["sglang==0.5.8", "sglang==0.5.23", "vllm==0.11.0", "vllm==0.32.0"])
+def test_a_config_of_no_type_ends_the_start(engine: str, change: dict[str, Any], tmp_path: Path) -> None:
+    """AutoConfig goes by ``model_type``, whatever else is right; convert writes one, and a checkpoint with code of its own needs none."""
+    draft = small_draft().replace(config=change)
+    said = audit(draft, engine=engine)
+    assert "model_type" in said.refused[0] and [f.severity for f in said.findings if f.fault == "FM-27"] == [Severity.ERROR]
+    assert not audit(draft.replace(config=change | {"auto_map": {"AutoConfig": "own.Config"}}), engine=engine).refused
+    copy = convert(draft, tmp_path / "copy", engine)
+    assert copy.audit is not None and not copy.audit.refused and any(e.what == "config: model_type" for e in copy.changes)
+
+
+def test_vllm_knows_two_types_of_drafts() -> None:
+    """``eagle`` is a config class of vLLM's own, and of no other engine."""
+    draft = small_draft().replace(config={"model_type": "eagle"})
+    assert not audit(draft, engine="vllm==0.32.0").refused and audit(draft, engine="sglang==0.5.23").refused
+
+
+SCHEMES = {
+    "gptq": lambda o, i: {"qweight": (i // 8, o), "qzeros": (1, o // 8), "scales": (1, o), "g_idx": (i,)},
+    "awq": lambda o, i: {"qweight": (i, o // 8), "qzeros": (1, o // 8), "scales": (1, o)},
+    "compressed-tensors": lambda o, i: {"weight_packed": (o, i // 8), "weight_scale": (o, 1), "weight_shape": (2,)},
+}
+
+
+def quantised(scheme: str, *, said: bool, part: str = "proj.weight") -> Draft:
+    """The small draft with packed codes in place of the weights whose names end so."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in small_draft().tensors.items():
+        if not name.endswith(part):
+            tensors[name] = tensor
+            continue
+        for ending, shape in SCHEMES[scheme](*tensor.shape).items():
+            whole = ending not in ("scales", "weight_scale")
+            tensors[name.removesuffix("weight") + ending] = torch.ones(shape, dtype=torch.int32 if whole else torch.float16)
+    config = dict(small_draft().config.raw) | ({"quantization_config": {"quant_method": scheme}} if said else {})
+    return Draft.from_tensors(tensors, config)
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.8", "sglang==0.5.23", "vllm==0.32.0"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packed_codes_are_a_quantised_draft_and_no_lost_layer(scheme: str, engine: str) -> None:
+    """Said as such where the config names the scheme; where it does not, that is the fault."""
+    said = {f.fault: f for f in audit(quantised(scheme, said=True), engine=engine).findings if f.fault not in ("FM-28", "FM-49")}
+    assert set(said) == {"C7"} and said["C7"].severity is Severity.NOTE and scheme in said["C7"].title
+    unsaid = {f.fault: f for f in audit(quantised(scheme, said=False), engine=engine).findings if f.fault not in ("FM-28", "FM-49")}
+    assert set(unsaid) == {"FM-78"} and unsaid["FM-78"].severity is Severity.ERROR
+
+
+def test_fc_in_codes_is_lost_in_sglang_alone() -> None:
+    """Its fc is a plain linear layer, vLLM's takes the scheme."""
+    draft = quantised("gptq", said=True, part="fc.weight")
+    for engine, severity in (("sglang==0.5.23", Severity.ERROR), ("vllm==0.32.0", Severity.NOTE)):
+        assert [f.severity for f in audit(draft, engine=engine).findings if f.fault == "C7"] == [severity]

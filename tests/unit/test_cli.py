@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,29 @@ def test_our_own_crash_is_three(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "a fault of eagle3diag 0.1.0" in said and "boom" in said and "Traceback" not in said
     assert cli.main(["weights", "d", "--traceback"]) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 9.0 GiB"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+    ],
+)
+def test_a_lack_of_memory_is_no_fault_of_anyone(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, and what makes this verb smaller; its options are those that the verb has."""
+    answers(monkeypatch, error)
+    assert cli.main(["weights", "d"]) == 2
+    said = capsys.readouterr().err
+    assert "out of memory in weights" in said and "->" in said and "fault of eagle3diag" not in said and str(error) in said
+    for verb, hint in cli._LESS.items():
+        with pytest.raises(SystemExit):
+            cli.main([verb, "--help"])
+        shown = capsys.readouterr().out
+        assert [option for option in re.findall(r"--[a-z-]+", hint) if option not in shown] == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from builders import write_draft, write_dump
 
 from eagle3diag import cli, cli_options
 from eagle3diag.errors import BadArgument
+from eagle3diag.faults import named
 
 WRONG = [
     ([], "where to begin"),
@@ -128,9 +130,24 @@ def test_a_fault_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         out = capsys.readouterr().out
         assert out.startswith("FM-05  Decoder-layer names dropped") and "fix" in out and max(map(len, out.splitlines())) <= 80
     assert cli.main(["fault"]) == 0
-    assert capsys.readouterr().out.count("  FM-") == 80
-    assert cli.main(["fault", "K4"]) == 2
-    assert "is not in the catalogue" in capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert out.count("  FM-") == 80 and "K1  names" in out
+    assert cli.main(["fault", "k4"]) == 0
+    assert capsys.readouterr().out.startswith("K4  near its start\n  what shows it")
+    assert cli.main(["fault", "X4"]) == 2
+    assert "is no fault and no test" in capsys.readouterr().err
+
+
+def test_every_code_of_a_finding_has_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of the code and of the tables of facts: a page each, and the words beside the code in a report."""
+    package = Path(cli.__file__).parent
+    source = "".join(path.read_text() for folder in ("faults", "engines", "replay") for path in (package / folder).glob("*.py"))
+    codes = set(re.findall(r'"((?:FM-\d\d)|[KCHMW]\d{1,2})"', source))
+    assert {"FM-05", "K1", "C0", "H6", "M1"} <= codes
+    for code in sorted(codes):
+        assert cli.main(["fault", code]) == 0, code
+        assert "fix" in capsys.readouterr().out
+    assert named("H6") == "H6 shift" and named("FM-05") == "FM-05"
 
 
 def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

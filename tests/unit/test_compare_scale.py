@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from test_compare import changed, dump, healthy, noisy
 from test_compare_numbers import IDENTITY, knowing, predicting
 
-from eagle3diag import BadArgument, check_dump, cli, compare, load
-from eagle3diag.compare import chunked, partial
+from eagle3diag import BadArgument, MissingPart, check_dump, cli, compare, load
+from eagle3diag.checkpoints.tensors import TensorFiles
+from eagle3diag.compare import chunked, on_cores, partial
+from eagle3diag.compare.align import align
+from eagle3diag.compare.measure import measure, numbered, plan
 from eagle3diag.compare.partial import Partial, Top, join
 from eagle3diag.compare.sample import draw
+from eagle3diag.compare.sampling import Layout
 from eagle3diag.compare.sources import load as load_side
 from eagle3diag.dumps import DumpWriter, HiddenStates, stamp
+from eagle3diag.dumps.ahead import read_ahead
 
 LENGTHS = (40, 55, 33, 2, 47, 61, 1, 38)
 
@@ -160,6 +169,100 @@ def test_a_check_samples_too(tmp_path: Path) -> None:
         check_dump(healthy(), sample=0)
 
 
+# -- on all cores -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads torch may use; put back afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_parts_do_not_depend_on_the_number_of_threads(dumps: tuple[str, str], threads: Callable[[int], None]) -> None:
+    """To the last bit, of comparisons and checks, with fewer threads than records and with more; torch keeps the number it was given."""
+    target = knowing()
+    alone = HiddenStates.from_tensors(predicting(target), side="train", target=IDENTITY, boundaries=(2, 3))
+    alignment = align(load_side(dumps[0], "train"), load_side(dumps[1], "live"))
+    planned = plan(alignment, Layout(24, 72, 72), (2, 4, 6), None)
+    assert planned is not None
+    made = []
+    for count in (1, 2, 3, 20):
+        threads(count)
+        made.append((measure(planned, numbered(alignment)), check_dump(alone, target=target)))
+        assert torch.get_num_threads() == count
+        with ThreadPoolExecutor(1) as fresh:  # a thread that begins later is not bound by what ours had
+            assert fresh.submit(torch.get_num_threads).result() == count
+    for part, check in made[1:]:
+        assert alike(part, made[0][0])
+        same(check, made[0][1])
+
+
+def test_records_are_opened_here_a_few_ahead_and_answered_in_turn(threads: Callable[[int], None]) -> None:
+    """Whichever is done first. Readers, made for one thread, see one; and of a dump larger than memory only a few records are held."""
+    threads(3)
+    here, held, most, theirs = threading.get_ident(), 0, 0, set()
+
+    def opened(number: int) -> Callable[[], int]:
+        nonlocal held, most
+        assert threading.get_ident() == here
+        held += 1
+        most = max(most, held)
+
+        def rest() -> int:
+            theirs.add(threading.get_ident())
+            assert torch.get_num_threads() == 1
+            time.sleep(0.002 * (number % 3))
+            return number
+
+        return rest
+
+    for i, answer in enumerate(on_cores.run(opened, range(5, 45))):
+        held -= 1
+        assert answer == i + 5
+    assert most == 3 * on_cores.WAITING and here not in theirs and len(theirs) <= 3
+
+
+def test_a_lone_record_has_all_cores(threads: Callable[[int], None]) -> None:
+    """torch spreads its operations over them then."""
+    threads(2)
+    assert list(on_cores.run(lambda number: torch.get_num_threads, [0])) == [2]
+    assert list(on_cores.run(lambda number: torch.get_num_threads, range(3))) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("opening", [True, False])
+def test_an_error_ends_the_work(opening: bool, threads: Callable[[int], None]) -> None:
+    """It passes through from either place, in its turn, and no record behind it is begun any more."""
+    threads(2)
+    begun: list[int] = []
+
+    def fail() -> int:
+        raise MissingPart("gone", where="record 3")
+
+    def opened(number: int) -> Callable[[], int]:
+        begun.append(number)
+        return (fail() if opening else fail) if number == 3 else lambda: number  # type: ignore[return-value]
+
+    answers = []
+    with pytest.raises(MissingPart, match="gone"):
+        for answer in on_cores.run(opened, range(100)):
+            answers.append(answer)
+    assert answers == [0, 1, 2][: len(answers)] and max(begun) <= 3 + 2 * on_cores.WAITING and torch.get_num_threads() == 2
+
+
+def test_reading_ahead_only_tells(tmp_path: Path) -> None:
+    """Mapped, in memory, in columns, empty, by rows: nothing changes, and nothing is refused."""
+    rows = torch.randn(3000, 40)
+    save_file({"x": rows}, tmp_path / "x.safetensors")
+    mapped = TensorFiles.open(tmp_path / "x.safetensors")["x"]
+    for part in (mapped, rows, rows[:, 3:7], rows[:0], rows[0], mapped[17:2000]):
+        before = part.clone()
+        read_ahead(part)
+        read_ahead(part, [0, len(part) - 1] if len(part) else [])
+        assert torch.equal(part, before)
+
+
 # -- taken up again ----------------------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +339,7 @@ def test_the_state_of_other_work_is_refused(dumps: tuple[str, str], tmp_path: Pa
         compare(*dumps, resume=state)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("x")
-    with pytest.raises(BadArgument, match="not the folder of an interrupted run"):
+    with pytest.raises(BadArgument, match="not that of an interrupted run"):
         compare(*dumps, resume=tmp_path / "mine")
     with pytest.raises(BadArgument, match=r"only .* on disk"):
         compare(healthy(), noisy(healthy()), resume=tmp_path / "memory")

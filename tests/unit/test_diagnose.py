@@ -18,7 +18,8 @@ from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Target
 from eagle3diag.diagnose import diagnose
 from eagle3diag.diagnose import explain as weighing
-from eagle3diag.diagnose.explain import NONE_OF_THESE, PRESENT, RULED_OUT, UNSEEN, explain
+from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN
+from eagle3diag.diagnose.explain import NONE_OF_THESE, explain
 from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
 from eagle3diag.diagnose.result import Suspect
 from eagle3diag.diagnose.words import cheapest, verdict

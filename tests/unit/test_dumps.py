@@ -81,13 +81,15 @@ def test_optional_parts_come_back_and_absent_ones_are_none(tmp_path: Path) -> No
             features=wide,
             positions=torch.arange(4) + 9,
             loss_mask=torch.tensor([0, 1, 1, 1]),
+            accepted=torch.tensor([-1, 2, -1, -1], dtype=torch.int16),
         )
         w.add(name="bare", input_ids=torch.tensor([1, 2], dtype=torch.int32), features=wide[:2])
     full, bare = open_dump(tmp_path / "d")
     assert full.positions is not None and full.positions.tolist() == [9, 10, 11, 12]
     assert full.loss_mask is not None and full.loss_mask.tolist() == [0, 1, 1, 1]
+    assert full.accepted is not None and full.accepted.tolist() == [-1, 2, -1, -1]
     assert torch.equal(full.features, wide) and full.features.dtype == torch.float16
-    assert (bare.positions, bare.loss_mask, bare.final, bare.prompt_length) == (None,) * 4
+    assert (bare.positions, bare.loss_mask, bare.accepted, bare.final, bare.prompt_length) == (None,) * 5
     assert bare.input_ids.dtype == torch.int64 and bare.boundaries == ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import io
 import json
@@ -19,12 +20,14 @@ import torch
 from builders import LIGHT, write_dump
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from test_bad_input import Payload, damaged
 from test_dumps_formats import FIXTURES, LAYOUTS, TARGET, save, truth, written
 
+import eagle3diag
 from eagle3diag.dumps import contents as contents_module
 from eagle3diag.dumps import open_dump
-from eagle3diag.errors import Eagle3DiagError, InputError, MissingPart, UnreadableFile, UnsafeFile
+from eagle3diag.errors import BadArgument, Eagle3DiagError, InputError, MissingPart, UnreadableFile, UnsafeFile
 
 FEW = settings(LIGHT, max_examples=25)
 FLIPS = st.lists(st.tuples(st.integers(0, 6000), st.integers(1, 255)), min_size=1, max_size=4)
@@ -216,3 +219,136 @@ def test_a_row_too_few_is_explained(tmp_path: Path) -> None:
     with pytest.raises(UnreadableFile, match=r"\[4, 6\], expected \[5, width\]") as caught:
         open_dump(tmp_path)
     assert "prefix cach" in str(caught.value.hint)
+
+
+def _linked(d: Path, to: str, name: str = "hs_0.safetensors") -> None:
+    (d / name).symlink_to(to)
+
+
+def _deep(d: Path) -> None:
+    (d / "/".join("d" * 40)).mkdir(parents=True)
+
+
+def _unprintable(d: Path) -> None:
+    source = d / "hs_0.safetensors"
+    save_file({"hidden_states": torch.zeros(5, 4, 6), "token_ids": truth(0).ids}, source)
+    source.rename(os.fsdecode(os.fsencode(d) + b"/hs_\xff.safetensors"))
+
+
+PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a link to nothing": (lambda d: _linked(d, "nowhere"), "a link to nothing, or removed"),
+    "a link to itself": (lambda d: _linked(d, "hs_0.safetensors"), "rights"),
+    "a device that never ends": (lambda d: _linked(d, "/dev/zero"), "leave only the files of the dump"),
+    "a manifest that never ends": (lambda d: _linked(d, "/dev/zero", "manifest.json"), "check the path"),
+    "a pipe": (lambda d: os.mkfifo(d / "hs_0.safetensors"), "leave only the files of the dump"),
+    "folders without end": (_deep, "the folder of the dump itself"),
+    "a name that is no UTF-8": (_unprintable, "rename it"),
+    "nothing": (lambda d: None, "mapping"),
+    "hidden files": (lambda d: (d / ".hs_0.safetensors").touch(), "mapping"),
+    "locks": (lambda d: (d / "hs_0.safetensors.lock").touch(), "mapping"),
+    "lists without end": (lambda d: (d / "r.json").write_text("[" * 900 + "]" * 900), "mapping"),
+    "responses in responses": (lambda d: (d / "r.json").write_text('{"response":' * 900 + "1" + "}" * 900), "mapping"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes, links and names of any bytes")
+@pytest.mark.parametrize("place", PLACES)
+def test_odd_folders(place: str, tmp_path: Path) -> None:
+    """What may lie where a dump should: one of our errors, with what to do, and nothing hangs."""
+    make, word = PLACES[place]
+    make(tmp_path)
+    with pytest.raises(InputError) as caught:
+        read_all(tmp_path)
+    assert word in str(caught.value.hint) and str(caught.value).encode()
+
+
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if not n.startswith(("NeMo", "TensorRT", "TorchSpec"))])  # these open all files at once
+def test_files_that_vanish_after_the_listing(name: str, tmp_path: Path) -> None:
+    """A cleaning job behind the reader's back: the records that are gone are errors with their name, the others are read."""
+    folder = written(LAYOUTS[name], tmp_path / "d")
+    found = open_dump(folder)
+    kept = found[0].input_ids
+    gone = sorted(p for p in folder.rglob("*") if p.is_file() and p.stem.partition(".")[0] == found.names[-1].partition(".")[0])
+    for path in gone:
+        path.unlink()
+    assert torch.equal(found[0].input_ids, kept)
+    with pytest.raises(UnreadableFile, match="is not there") as caught:
+        _ = found[len(found) - 1].input_ids
+    assert str(gone[0]) == caught.value.where
+
+
+def test_every_record_is_laid_out_as_the_first(tmp_path: Path) -> None:
+    """Another width or number of states in a later file would be cut at the wrong places: it is refused by name. As many boundaries as states
+    are asked for where states lie one by one, whatever divides their widths."""
+    r = truth(1)
+    for i, wide in enumerate((r.wide, r.wide[:, :12], None)):
+        value = {"input_ids": r.ids, "loss_mask": r.mask, "hidden_state": r.final}
+        save(value | {"aux_hidden_state": torch.zeros(6, 9, 6) if wide is None else wide}, tmp_path / "wide" / f"data_{i}.ckpt")
+    for i, states in enumerate(([*r.states, r.last], [*r.states[:2], r.last])):
+        save({"input_ids": r.ids, "loss_mask": r.mask, "hidden_states": states}, tmp_path / "list" / f"data_{i}.pt")
+    for folder, said in (("wide", "aux states 12 wide, where data_0.ckpt holds aux states 18 wide"), ("list", r"6 \+ 6 wide")):
+        found = open_dump(tmp_path / folder, boundaries=(2, 10, 17))
+        assert torch.equal(found[0].state(10), r.states[1])
+        with pytest.raises(UnreadableFile, match=said) as caught:
+            _ = found[1].tokens
+        assert "of one dump" in str(caught.value.hint) and "data_1" in str(caught.value.where)
+    with pytest.raises(BadArgument, match="2 boundaries do not fit 3 states"):
+        open_dump(tmp_path / "list", boundaries=(2, 10))
+
+
+def test_states_of_several_dtypes_are_joined(tmp_path: Path) -> None:
+    """8-bit floats beside others, which torch joins with nothing."""
+    r = truth(0)
+    small = r.states[0].to(torch.float8_e4m3fn)
+    save({"input_ids": r.ids, "loss_mask": r.mask, "hidden_states": [small, *r.states[1:], r.last]}, tmp_path / "data_0.pt")
+    expected = torch.cat([small.float(), *(s.float() for s in r.states[1:])], -1)
+    assert torch.equal(open_dump(tmp_path)[0].features.float(), expected)
+
+
+FORWARDS: dict[str, tuple[str, Any]] = {
+    "positions that are no whole numbers": ("positions", lambda t: t.float()),
+    "ids that are true or false": ("input_ids", lambda t: t.bool()),
+    "sparse ids": ("input_ids", lambda t: t.to_sparse()),
+    "text for positions": ("positions", lambda t: "abc"),
+    "narrower states": ("norm", lambda t: t[..., :4]),
+    "states in another dtype": ("norm", lambda t: t.half()),
+    "sparse states": ("norm", lambda t: t.to_sparse()),
+}
+
+
+@pytest.mark.parametrize("tool", ["dumper", "passes"])
+@pytest.mark.parametrize("odd", FORWARDS)
+def test_odd_forwards_of_sglang(odd: str, tool: str, tmp_path: Path) -> None:
+    """Whatever one forward of SGLang's dumps holds in place of its ids, positions or states: an error that says what of it."""
+    with zipfile.ZipFile(FIXTURES / f"{tool}.zip") as archive:
+        archive.extractall(tmp_path)
+    what, change = FORWARDS[odd]
+    files = sorted(tmp_path.rglob("*.pt"))
+    if tool == "dumper":
+        words = "model.norm.output" if what == "norm" else f"name={what}___"
+        path = next(p for p in files if words in p.name and "step=1___" in p.name)
+        value = torch.load(path, weights_only=True)
+        value["value"] = change(value["value"])
+    else:
+        path = next(p for p in files if p.name == "Pass00001.pt")
+        value = torch.load(path, weights_only=True)
+        key = "model.norm" if what == "norm" else f"model.forward_batch_info.{what}"
+        value[key] = [change(t) for t in value[key]] if what == "norm" else change(value[key])
+    torch.save(value, path)
+    with pytest.raises(UnreadableFile) as caught:
+        read_all(tmp_path)
+    assert str(tmp_path) in str(caught.value.where) and caught.value.hint
+
+
+def test_every_error_of_a_reader_says_what_to_do() -> None:
+    """In the source of all readers: whatever is wrong with a file, the error has a hint."""
+    package = Path(eagle3diag.__file__).parent
+    sources = [*(package / "dumps" / "formats").glob("*.py"), *(package / "dumps" / f"{n}.py" for n in ("contents", "places", "remote"))]
+    for source in [*sources, package / "files.py"]:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("UnreadableFile", "UnsafeFile", "MissingPart")
+            ):
+                assert "hint" in {k.arg for k in node.keywords}, f"{source.name}:{node.lineno}"

@@ -232,3 +232,11 @@ def test_without_fsspec_the_install_line_is_given(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MissingDependency, match="fsspec") as caught:
         open_dump("s3://bucket/x")
     assert "eagle3diag[remote]" in str(caught.value.hint)
+
+
+def test_a_protocol_that_refuses_is_one_of_our_errors() -> None:
+    """Whatever its package raises when it is asked for the place: an archive that is not there, an argument that an address cannot carry."""
+    for address in ("zip://a::memory://nowhere.zip", "reference://x"):
+        with pytest.raises(UnreadableFile, match="cannot be reached") as caught:
+            open_dump(address)
+        assert caught.value.where == address and "network" in str(caught.value.hint)

@@ -40,6 +40,16 @@ GUID = "GPU-1a2b3c4d-5e6f-7a8b-9c0d-1e2f3a4b5c6d"
 
 SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, what must be gone
     ("key", f"using {OPENAI} for the judge", (OPENAI,)),
+    *(
+        ("key", text.replace("KEY", "Zq8xV2mKp7"), ("Zq8xV2mKp7",))
+        for text in (
+            "--api-key first KEY --port 1", "--api-key=first KEY", "--api-key 'first' 'KEY'", "mysql -u root -pKEY db", "sshpass -pKEY ssh x",
+            "redis-cli -h x -a KEY", "REDISCLI_AUTH=KEY", "pass: KEY", "PIN=KEY", '"token": "KEY"', "'token': 'KEY'", "set -x HF_TOKEN KEY",
+            "wget --header='PRIVATE-TOKEN: KEY' x", "- name: HF_TOKEN\n  value: KEY", '{"name": "HF_TOKEN", "value": "KEY"}', "smbclient -U bob%KEY //x",
+            "PGPASSWORD=KEY psql", "MYSQL_PWD=KEY mysql", "kubectl create secret generic x --from-literal=token=KEY", "curl -H 'X-Api-Key: KEY' x",
+        )
+    ),
+    ("login", "curl -ubob:Zq8xV2mKp7 x", ("Zq8xV2mKp7",)),
     ("key", f"huggingface-cli login --token {HF}", (HF,)),
     ("key", f"id {AWS} seen", (AWS,)),
     ("key", f"aws_secret_access_key = {AWS_SECRET}", (AWS_SECRET, "wJalr")),
@@ -136,6 +146,13 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
 ]  # fmt: skip
 
 TWINS = [
+    "--tokenizer /models/T --served-model-name a1b2c3d4e5",
+    "token ids 1, 2, 3 and token: 45",
+    "pass: 3, first pass: the fc, pass: fc is skipped",
+    '"eos_token": "</s>", \'bos_token\': \'<s>\', "token": "the"',
+    "docker run -p 30000:30000 x, psql -p 5432, mkdir -p out, ssh -p 22",
+    "--api-key $KEY --port 3",
+    "--api-key ${KEY} --model Llama-3.1-8B",
     "0.5.5.post3",
     "sglang==0.5.23",
     "vllm>=0.9.0.1",

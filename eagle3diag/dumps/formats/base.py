@@ -156,7 +156,7 @@ def assemble(
             message = f"is not a {name} file as the first one is ({type(error).__name__}: {str(error)[:200]})"
             raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder") from error
         if not found:
-            raise MissingPart(f"holds no record ({name})", where=place.label(file))
+            raise MissingPart(f"holds no record ({name})", where=place.label(file), hint="leave it out, or write the dump again")
         return [_checked(c, place.label(file)) for c in found]
 
     keep = lru_cache(maxsize=4)(contents)
@@ -166,10 +166,18 @@ def assemble(
 
     def make(number: int) -> Record:
         file, at = index[number]
-        content = keep(file)[at]
+
+        def held() -> Content:
+            content = keep(file)[at]
+            if _widths(content) != first.widths:
+                message = f"holds {_told(_widths(content))}, where {names[0]} holds {_told(first.widths)}"
+                raise UnreadableFile(message, where=place.label(file), hint="leave only files of one dump in the folder")
+            return content
+
+        content = held()
 
         def part(which: str) -> Tensor | None:
-            return first.part(keep(file)[at], which)
+            return first.part(held(), which)
 
         return Record(labels[number], len(content.input_ids.shown), content.prompt_length, first.stored, first.boundaries, part)
 
@@ -195,13 +203,17 @@ def _labels(index: list[tuple[str, int]], names: tuple[str, ...], named: Callabl
         stems = {f: f.replace("/", ".") for f in names}
     several = len(index) > len(names)
     made = [(named(f, i) if named else None) or (f"{stems[f]}.{i}" if several else stems[f]) for f, i in index]
-    printable = ["".join(c if c.isprintable() and c != "/" else "." for c in m) or "record" for m in made]
     counts: dict[str, int] = {}
     out = []
-    for label in printable:
+    for label in map(printable, made):
         counts[label] = counts.get(label, 0) + 1
         out.append(label if counts[label] == 1 else f"{label}.{counts[label]}")
     return tuple(out)
+
+
+def printable(name: str) -> str:
+    """``name`` as a record may be called: without what no terminal shows, and without slashes."""
+    return "".join(c if c.isprintable() and c != "/" else "." for c in name) or "record"
 
 
 @dataclass(frozen=True)
@@ -212,11 +224,12 @@ class _Blocks:
     stored: tuple[int, ...]
     target: TargetIdentity
     assumed: tuple[str, ...]
+    widths: tuple[int, ...]
 
     @classmethod
     def of(cls, content: Content, where: str, facts: Facts, asked: Asked) -> _Blocks:
-        widths = [s.width for s in content.aux] if isinstance(content.aux, tuple) else []
-        width = sum(widths) if widths else 0 if content.aux is None else content.aux.width
+        widths = _widths(content) if isinstance(content.aux, tuple) else ()
+        width = sum(_widths(content))
         beside = content.last if content.last is not None else content.final
         hidden = (asked.target.hidden_size if asked.target else 0) or (widths[0] if widths else beside.width if beside is not None else 0)
         blocks = width // hidden if hidden and width % hidden == 0 else 0
@@ -233,9 +246,10 @@ class _Blocks:
             boundaries = ()
             if width:
                 lines = ("the files do not say which boundaries their blocks are: pass boundaries=, in their order, or target=",)
-        if boundaries and (width == 0 or width % len(boundaries)):
+        if boundaries and (width == 0 or (len(boundaries) != len(widths) if widths else width % len(boundaries))):
             hint = "one boundary for each state that the draft takes, in the order of the blocks"
-            raise BadArgument(f"{len(boundaries)} boundaries do not divide features {width} wide", where=where, hint=hint)
+            held = f"fit {len(widths)} states" if widths else f"divide features {width} wide"
+            raise BadArgument(f"{len(boundaries)} boundaries do not {held}", where=where, hint=hint)
         hidden = width // len(boundaries) if boundaries else hidden
         if asked.target and asked.target.hidden_size and width and width % asked.target.hidden_size:
             message = f"features are {width} wide, which is not a multiple of the target's hidden size {asked.target.hidden_size}"
@@ -244,7 +258,7 @@ class _Blocks:
         word = next((dtype_name(s.shown) for s in states if s is not None), "")
         target = replace(asked.target, dtype=word) if asked.target else TargetIdentity("unknown", "", word, 0, hidden)
         stored = boundaries + ((n,) if n and content.last is not None and n not in boundaries else ())
-        return cls(boundaries, tuple(sorted(set(stored))), target, lines)
+        return cls(boundaries, tuple(sorted(set(stored))), target, lines, _widths(content))
 
     def part(self, content: Content, which: str) -> Tensor | None:
         """One part of a checked record; None when it is not there."""
@@ -254,16 +268,27 @@ class _Blocks:
         if which in ("input_ids", "final", "last", "loss_mask", "positions"):
             found = getattr(content, which)
         elif which == "features" and isinstance(aux, tuple):
-            return torch.cat([a.read() for a in aux], -1)
+            states = [a.read() for a in aux]  # of one dtype, or torch finds the one that holds all, which it cannot for 8-bit floats
+            return torch.cat([s.float() if s.dtype.itemsize == 1 else s for s in states], -1)
         elif which == "features":
             found = aux
         elif boundary in self.boundaries and aux is not None:
             at = self.boundaries.index(boundary)
             h = 0 if isinstance(aux, tuple) else aux.width // len(self.boundaries)
-            found = aux.map(lambda t: t[:, h * at : h * (at + 1)]) if h else aux[at]
+            found = aux[at] if isinstance(aux, tuple) else aux.map(lambda t: t[:, h * at : h * (at + 1)])
         elif boundary == n and n:
             found = content.last
         return None if found is None else found.read()
+
+
+def _widths(content: Content) -> tuple[int, ...]:
+    """Widths of the aux states of a checked record: of each, or of all side by side."""
+    aux = content.aux if isinstance(content.aux, tuple) else () if content.aux is None else (content.aux,)
+    return tuple(a.width for a in aux)
+
+
+def _told(widths: tuple[int, ...]) -> str:
+    return f"aux states {' + '.join(map(str, widths))} wide" if widths else "no aux states"
 
 
 def _checked(content: Content, where: str) -> Content:

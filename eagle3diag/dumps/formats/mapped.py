@@ -11,6 +11,7 @@ from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import BadArgument, InputError, MissingPart
 
+_NAMES = "give names as they stand in the file"
 _PARTS = ("input_ids", "features", "final", "last", "loss_mask", "positions", "attention_mask")
 
 
@@ -33,7 +34,7 @@ def read_mapped(place: Place, asked: Asked) -> HiddenStates:
             found = {part: _at(value, name.replace("*", star)) for part, name in mapping.items()}
             lost = [mapping[p].replace("*", star) for p, v in found.items() if v is None]
             if lost:
-                raise MissingPart(f"has no tensor {lost[0]!r:.100}; it holds {listed(value)}", where=place.label(file))
+                raise MissingPart(f"has no tensor {lost[0]!r:.100}; it holds {listed(value)}", where=place.label(file), hint=_NAMES)
             made += _rows({p: unread(*at) for p, at in found.items() if at is not None}, boundaries, star or None)
         return made
 
@@ -75,7 +76,7 @@ def _with_parts(place: Place, mapping: dict[str, str]) -> tuple[str, ...]:
             return (name, *(n for n in place.names if n != name and n.rpartition(".")[2] == ending))
         seen = seen or listed(value)
     message = f"no file holds {mapping['input_ids']!r:.100}, which the mapping names for input_ids; the first holds {seen or 'nothing'}"
-    raise MissingPart(message, where=place.where, hint="give names as they stand in the file")
+    raise MissingPart(message, where=place.where, hint=_NAMES)
 
 
 def _stars(value: Any, pattern: str) -> list[str]:

@@ -81,13 +81,9 @@ def _parts(held: Mapping[str, str], mapping: Mapping[str, Any] | None) -> dict[s
 
 
 def _forward(place: Place, held: Mapping[str, str]) -> Forward:
-    ids, positions = _tensor(place, held["input_ids"]), _tensor(place, held["positions"])
-    if ids.dim() != 1 or positions.shape != ids.shape:
-        raise UnreadableFile("input_ids and positions of one step differ in shape", where=place.label(held["input_ids"]))
-    lengths = _tensor(place, held["seq_lens"]) if "seq_lens" in held else None
-    requests = _value(place, held["rids"]) if "rids" in held else ()
-    named = tuple(map(str, requests)) if isinstance(requests, (list, tuple)) else ()
-    return Forward(ids, positions, tuple(lengths.tolist()) if lengths is not None and lengths.dim() == 1 else (), named)
+    lengths, requests = (_value(place, held[name]) if name in held else () for name in ("seq_lens", "rids"))
+    ids, positions = _value(place, held["input_ids"]), _value(place, held["positions"])
+    return sglang_names.forward(ids, positions, lengths, place.label(held["input_ids"]), requests)
 
 
 def _value(place: Place, file: str) -> Any:
@@ -98,7 +94,7 @@ def _value(place: Place, file: str) -> Any:
 def _tensor(place: Place, file: str) -> Tensor:
     found = _value(place, file)
     if not isinstance(found, Tensor):
-        raise UnreadableFile(f"holds a {type(found).__name__}, expected a tensor", where=place.label(file))
+        raise UnreadableFile(f"holds a {type(found).__name__}, expected a tensor", where=place.label(file), hint="dump again")
     return found
 
 

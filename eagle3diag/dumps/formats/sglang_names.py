@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from eagle3diag.checkpoints.pickled import unusual
 from eagle3diag.checkpoints.tensors import dtype_name
-from eagle3diag.dumps.formats.base import Asked
+from eagle3diag.dumps.formats.base import Asked, printable
 from eagle3diag.dumps.forwards import Forward, sequences
-from eagle3diag.dumps.parts import stored_boundaries
+from eagle3diag.dumps.parts import misfit, stored_boundaries
 from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates, LazyRecords, Record, TargetIdentity
 from eagle3diag.errors import MissingPart, UnreadableFile
@@ -43,6 +45,24 @@ def depth(parts: Iterable[str]) -> int:
     return max(stored_boundaries(parts), default=-1)
 
 
+def forward(ids: Any, positions: Any, lengths: Any, where: str, requests: Any = ()) -> Forward:
+    """One forward, of what was written down of it: its ids and positions [N], lengths and names of requests where they were.
+
+    Raises
+    ------
+    UnreadableFile: ids or positions that are not whole numbers, one for each row.
+    """
+    if not (_whole(ids) and _whole(positions) and ids.dim() == 1 and positions.shape == ids.shape):
+        raise UnreadableFile("its input_ids and positions are not whole numbers, one of each for a row", where=where, hint="dump again")
+    named = isinstance(requests, (list, tuple)) and all(isinstance(r, (str, int)) for r in requests)
+    counted = tuple(lengths.tolist()) if _whole(lengths) and lengths.dim() == 1 else ()
+    return Forward(ids, positions, counted, tuple(printable(str(r)) for r in requests) if named else ())
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Tensor) and not unusual(value) and dtype_name(value).startswith(("int", "uint"))
+
+
 def assemble(
     name: str,
     place: Place,
@@ -55,7 +75,8 @@ def assemble(
     """A dump of the sequences in ``forwards``; ``parts[i]`` reads each part's rows [N, H] of forward ``i``."""
     found, left_out = sequences(forwards)
     if not found:
-        raise MissingPart("holds no forward of the target with its ids, positions and states", where=place.where)
+        hint = "dump the target's forwards from their first token on, with their ids and positions"
+        raise MissingPart("holds no forward of the target with its ids, positions and states", where=place.where, hint=hint)
     everywhere = sorted(set.intersection(*(set(p) for p in parts)))
     stored = set(stored_boundaries(everywhere))
     blocks = asked.target.n_layers if asked.target else (max(stored) + 1 if stored and LAST in everywhere else 0)
@@ -70,9 +91,9 @@ def assemble(
     @lru_cache(maxsize=64)
     def rows(forward: int, part: str) -> Tensor:
         states = parts[forward][part]()
-        if states.dim() != 2 or states.shape[0] != len(forwards[forward].ids) or not states.is_floating_point():
-            message = f"{part} of forward {forward} is {list(states.shape)}, expected a row for each of {len(forwards[forward].ids)} tokens"
-            raise UnreadableFile(message, where=place.where)
+        problem = unusual(states) or misfit(part, tuple(states.shape), dtype_name(states), len(forwards[forward].ids))
+        if problem:
+            raise UnreadableFile(f"forward {forward}: {part}: {problem}", where=place.where, hint="dump again")
         return states
 
     def record(number: int) -> Record:
@@ -86,7 +107,12 @@ def assemble(
             held = LAST if which == f"boundary.{blocks}" and blocks else which
             if held not in everywhere:
                 return None
-            return torch.cat([rows(f, held)[a:b] for f, a, b in _pieces(one.rows)])
+            pieces = [rows(f, held)[a:b] for f, a, b in _pieces(one.rows)]
+            if len({(p.shape[1], p.dtype) for p in pieces}) > 1:
+                raise UnreadableFile(
+                    f"{held} changes its width or dtype between forwards", where=place.where, hint="dump one server at a time"
+                )
+            return torch.cat(pieces)
 
         return Record(one.name, len(one.tokens), None, tuple(sorted(stored)), declared, part)
 

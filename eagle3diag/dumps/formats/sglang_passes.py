@@ -46,7 +46,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
             if isinstance(key, str) and (part := sglang_names.state_of(key, i))
         }
         forwards.append(found)
-        parts.append({part: partial(_rows, value, file, key, i) for part, (key, i) in where.items()})
+        parts.append({part: partial(_rows, value, file, place.label(file), key, i) for part, (key, i) in where.items()})
     deepest = max((sglang_names.depth(p) for p in parts), default=-1)
     target = [i for i, p in enumerate(parts) if sglang_names.depth(p) == deepest]
     held_parts: list[Mapping[str, Callable[[], Tensor]]] = [parts[i] for i in target]
@@ -61,21 +61,18 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
 
 def _info(held: Any, where: str) -> Forward | None:
     if not isinstance(held, Mapping):
-        raise UnreadableFile("is not a pass: a mapping of module outputs is expected", where=where)
+        raise UnreadableFile("is not a pass: a mapping of module outputs is expected", where=where, hint="dump again")
     found = {k.rpartition(".")[2]: held[k] for k in held if isinstance(k, str) and _INFO in k}
-    ids, positions, lengths = (found.get(n) for n in ("input_ids", "positions", "seq_lens"))
-    if ids is None:
+    if "input_ids" not in found:
         return None
-    if not isinstance(ids, Tensor) or not isinstance(positions, Tensor) or ids.dim() != 1 or positions.shape != ids.shape:
-        raise UnreadableFile("its input_ids and positions are not tensors of one length", where=where, hint="dump again")
-    return Forward(ids, positions, tuple(lengths.tolist()) if isinstance(lengths, Tensor) and lengths.dim() == 1 else ())
+    return sglang_names.forward(found["input_ids"], found.get("positions"), found.get("seq_lens"), where)
 
 
-def _rows(value: Callable[[str], Any], file: str, key: str, index: int | None) -> Tensor:
+def _rows(value: Callable[[str], Any], file: str, where: str, key: str, index: int | None) -> Tensor:
     held = value(file)[key]
     found = held if index is None else held[index]
     if not isinstance(found, Tensor):
-        raise UnreadableFile(f"{key} is not a tensor", where=file)
+        raise UnreadableFile(f"{key:.200} is not a tensor", where=where, hint="dump again")
     return found
 
 

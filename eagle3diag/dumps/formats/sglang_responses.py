@@ -14,15 +14,21 @@ from eagle3diag.dumps.places import Place
 from eagle3diag.dumps.records import HiddenStates
 from eagle3diag.errors import MissingPart, UnreadableFile
 
+#: A list of pairs whose responses are lists, and as much again: any file of JSON is looked at here, however deep it nests.
+_DEEPEST = 6
+_ASK = "start the server with --enable-return-hidden-states and save its responses as they come"
 
-def _responses(value: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+
+def _responses(value: Any, depth: int = 0) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """(request, response) pairs in a saved value: one response, a list, or ``{"request": ..., "response": ...}``."""
+    if depth > _DEEPEST:
+        return
     if isinstance(value, list):
         for item in value:
-            yield from _responses(item)
+            yield from _responses(item, depth + 1)
     elif isinstance(value, dict) and "response" in value:
         request = value.get("request")
-        for _, response in _responses(value["response"]):
+        for _, response in _responses(value["response"], depth + 1):
             yield request if isinstance(request, dict) else {}, response
     elif isinstance(value, dict) and isinstance(value.get("meta_info"), dict) and "hidden_states" in value["meta_info"]:
         yield value, value
@@ -34,7 +40,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     def opened(file: str) -> list[Content]:
         made = [_content(q, r, place.label(file), width) for q, r in _responses(place.open(file))]
         if not made:
-            raise UnreadableFile("holds no response with hidden_states", where=place.label(file))
+            raise UnreadableFile("holds no response with hidden_states", where=place.label(file), hint=_ASK)
         return made
 
     facts = Facts(
@@ -85,11 +91,9 @@ def _rows(value: Any, where: str) -> Tensor:
     try:
         made = torch.tensor(rows, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise UnreadableFile(f"hidden_states are not rows of numbers ({str(error)[:120]})", where=where) from None
+        raise UnreadableFile(f"hidden_states are not rows of numbers ({str(error)[:120]})", where=where, hint=_ASK) from None
     if made.dim() != 2 or not made.numel():
-        raise UnreadableFile(
-            "hidden_states hold no rows of numbers", where=where, hint="start the server with --enable-return-hidden-states"
-        )
+        raise UnreadableFile("hidden_states hold no rows of numbers", where=where, hint=_ASK)
     return made
 
 

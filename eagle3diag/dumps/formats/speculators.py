@@ -48,7 +48,7 @@ def _read(place: Place, names: tuple[str, ...], asked: Asked) -> HiddenStates:
     def opened(file: str) -> list[Content]:
         value = place.open(file)
         if not _is_sample(value):
-            raise UnreadableFile("is not a file of hidden_states [T, L, H] and token_ids", where=place.label(file))
+            raise UnreadableFile("is not a file of hidden_states [T, L, H] and token_ids", where=place.label(file), hint="write it again")
         count, states = shown(value, "hidden_states").shape[1], _floating(value)
         apart = count > 1 and (count == said + 1 if said is not None else count != 3)
         return [

@@ -31,4 +31,4 @@ def page(result: Conversion) -> Page:
 
 def _tables(edits: Sequence[Edit]) -> tuple[Table, ...]:
     rows = tuple((e.what, e.before, e.after, e.why) for e in edits)
-    return (Table(("what", "before", "after", "why"), rows, code=(0, 1, 2)),) if rows else ()
+    return (Table(("what", "before", "after", "why"), rows, code=(0, 1, 2), whole=(0, 1, 2)),) if rows else ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
     from eagle3diag.serving import Acceptance
 
-SURE = 0.9  # below, the certainty is said
+SURE, DOUBTFUL = 0.9, 0.1  # below the first the certainty is said, below the second that two pieces of evidence do not go together
 _SHOWN = 12  # counterfactuals in the figures; the table has all of them
 
 
@@ -66,7 +66,9 @@ def _observed(seen: Acceptance) -> str:
 def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
     words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
-    if ranked.weight > 0 and ranked.certainty < SURE:
+    if ranked.predicted is not None and ranked.certainty < DOUBTFUL and ranked.finding.severity > Severity.NOTE:
+        words.append("It is in the evidence, but what was accepted speaks against it: was the number taken from this very server?")
+    elif ranked.weight > 0 and ranked.certainty < SURE:
         told = "What was found makes" if result.observed is None else "What was accepted makes"
         words.append(f"{told} it {percent(ranked.certainty, 0)} likely that the server has this fault.")
     if ranked.predicted is not None:
