@@ -20,6 +20,7 @@ from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 from eagle3diag.repair import map_is_lost, repaired
 from eagle3diag.replay import Change, Loop, Net, Replay, build, check_target, loop_of, run
+from eagle3diag.replay.trees import candidates
 from eagle3diag.serving import Acceptance, Launch, LogSeries, read_acceptance, read_launch, read_log
 from eagle3diag.weights import WeightReport, weights
 
@@ -57,10 +58,9 @@ class Case:
         return self.given.assume_fixed
 
     def has(self, kind: str) -> bool:
-        """Whether this kind of evidence was given, without gaps, or could be had from what was."""
-        if kind == "launch" and self.launch is not None and self.launch.partial:
-            return False
-        return getattr(self.given, kind) is not None or (kind == "train" and self.train is not None)
+        """Whether this kind of evidence was given, a launch command without gaps."""
+        gaps = kind == "launch" and self.launch is not None and self.launch.partial
+        return getattr(self.given, kind) is not None and not gaps
 
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
         """Whether all evidence of any of these sets is there."""
@@ -151,7 +151,8 @@ class Case:
         rounds = [m for accepted in kept for m in accepted.tolist() if m >= 0]
         if not rounds:
             return None
-        steps = max((self.launch and self.launch.steps) or DEFAULT_STEPS, *rounds)
+        # where nothing says how many were drafted, as many as were ever accepted: a round of more is then counted as one of these on both sides
+        steps = max((self.launch and self.launch.steps) or 0, *rounds) or DEFAULT_STEPS
         slots = self.launch.num_draft_tokens if self.launch else None
         engine = {} if self.live is None else {"engine": self.live.engine, "engine_version": self.live.engine_version}
         return Acceptance.from_histogram([rounds.count(m) for m in range(steps + 1)], steps=steps, num_draft_tokens=slots, **engine)
@@ -189,15 +190,15 @@ class Case:
 
     @property
     def steps(self) -> int:
-        """Drafts a round: as observed, as launched, or four."""
-        return (self.observed and self.observed.steps) or (self.launch and self.launch.steps) or DEFAULT_STEPS
+        """Drafts a round: as observed, as launched, as recorded, or four."""
+        said = (self.observed, self.launch, self.recorded)
+        return next((part.steps for part in said if part is not None and part.steps), DEFAULT_STEPS)
 
     @property
     def topk(self) -> int:
         """Width of the draft tree as launched; 1, a chain, where nothing says otherwise or no tree of this size can be drafted."""
         topk = (self.launch and self.launch.topk) or 1
-        pool = topk + (self.steps - 1) * topk * topk
-        return topk if 1 < self.num_draft_tokens - 1 <= pool else 1
+        return topk if 1 < self.num_draft_tokens - 1 <= candidates(self.steps, topk) else 1
 
     @property
     def num_draft_tokens(self) -> int:
@@ -275,8 +276,9 @@ class Case:
 
     @cached_property
     def healthy(self) -> Replay | None:
-        """The replay without any change, on what the draft was trained on."""
-        return self.play()
+        """The replay without any change, on what the draft was trained on; None where no text is long enough for a round."""
+        played = self.play()
+        return played if played is not None and played.rounds else None
 
 
 def _within(ids: Tensor, size: int) -> bool:

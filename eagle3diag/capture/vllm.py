@@ -104,6 +104,7 @@ class Recorder(EngineRecorder):
         self._final: Tensor | None = None
         self._scheduled = 0
         self._in_rounds: frozenset[str] = frozenset()  # requests whose drafts this step verifies
+        self._steps: int | None = None  # drafts of a whole round
 
     # -- placing -------------------------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,7 @@ class Recorder(EngineRecorder):
                 hint='start it with --speculative-config, or read the target\'s states by the method "extract_hidden_states"',
             )
         self._runner = runner
+        self._steps = getattr(getattr(runner, "speculative_config", None), "num_speculative_tokens", None)
         self._listen(runner, "execute_model", self.on_execute)
         if hasattr(runner, "propose_draft_token_ids"):
             self._listen(runner, "propose_draft_token_ids", self.on_target)
@@ -169,7 +171,9 @@ class Recorder(EngineRecorder):
         scheduled = signature.bind(*args, **kwargs).arguments["scheduler_output"]
         self._states, self._final = {}, None
         self._scheduled = int(scheduled.total_num_scheduled_tokens)
-        self._in_rounds = frozenset(scheduled.scheduled_spec_decode_tokens)
+        drafted = scheduled.scheduled_spec_decode_tokens
+        # a round that was cut short, by a budget or the end of the context, accepts less for another reason than its drafts
+        self._in_rounds = frozenset(rid for rid, tokens in drafted.items() if len(tokens) >= (self._steps or len(tokens)))
         new = {r.req_id: len(r.prompt_token_ids or ()) for r in scheduled.scheduled_new_reqs}
         lengths = {name: new[rid] for rid, name in self.choice.names(list(new)).items()}
         ended = list(self.choice.names(list(scheduled.finished_req_ids)).values())

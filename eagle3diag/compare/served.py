@@ -17,7 +17,7 @@ from eagle3diag.errors import MismatchedInputs
 def with_rounds_of(live: HiddenStates, dump: HiddenStates) -> HiddenStates:
     """``dump`` with ``accepted`` [T] of the live records of the same tokens, so that a replay on it is held against what was served.
 
-    A round is taken where the tokens of both sides agree to the last that was accepted in it. Without any, ``dump`` as it is.
+    A round is taken where the tokens of both sides agree to its end. Without any, ``dump`` as it is.
     """
     if all(r.accepted is None for r in live):
         return dump
@@ -36,9 +36,12 @@ def with_rounds_of(live: HiddenStates, dump: HiddenStates) -> HiddenStates:
 
 def _lay(pair: Pair, there: Tensor, own: Tensor) -> None:
     at, accepted = pair.train_rows, there[pair.live_rows]
-    # rows that are stepped over on one side part what a round drafted from what it drafted for
-    end = at[-1] if not len(broken := (at.diff() != 1).nonzero()) else at[int(broken[0])]
-    whole = (accepted >= 0) & (at + 1 + accepted <= end)
+    # rows that are stepped over on either side part what a round drafted from what it drafted for
+    broken = ((at.diff() != 1) | (pair.live_rows.diff() != 1)).nonzero()
+    end = int(at[int(broken[0])] if len(broken) else at[-1])
+    # where the texts go on and part, the token behind the accepted ones must be the same too: the draft may have proposed the other
+    bonus = 1 if len(broken) or (end + 1 < pair.train.tokens and int(pair.live_rows[-1]) + 1 < pair.live.tokens) else 0
+    whole = (accepted >= 0) & (at + 1 + accepted + bonus <= end)
     own[at[whole]] = accepted[whole]
 
 

@@ -26,15 +26,9 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults.base import no_changes
+from eagle3diag.faults.replayed import HARMLESS, TELLING, WEAK
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
-
-HARMLESS = 0.10
-"""Accept length that a present fault must cost to be offered as an explanation: one boundary early served 1.62 against 1.60 on the
-sample pair, and two runs of an engine differ by up to that much on a hundred rounds."""
-
-WEAK = 1.5
-"""Accept length under which a draft barely pays for itself: each round costs a verification and the draft's own forwards."""
 
 NONE_OF_THESE = 0.05
 """Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
@@ -147,7 +141,7 @@ class _Weighing:
         if self.observed is None:
             return 0.0
         rounds = of_rounds(predicted) if predicted.served else self._any_rounds
-        return log_likelihood(predicted, self.observed, self.case.steps) + rounds
+        return rounds + (0.0 if self._only_rounds else log_likelihood(predicted, self.observed, self.case.steps))
 
     # -- hypotheses -----------------------------------------------------------------------------------------------------------------
 
@@ -232,7 +226,8 @@ class _Weighing:
         if not self._known or any(c.seen for c in self.candidates.values()):
             return False
         assert self.observed is not None and self.observed.length is not None
-        return self.healthy is None or (not self.healthy.served and self.observed.length < self.healthy.accept_length - HARMLESS)
+        few = self.healthy is None or self.healthy.served_rounds < TELLING
+        return self.healthy is None or (few and self.observed.length < self.healthy.accept_length - HARMLESS)
 
     @property
     def _known(self) -> bool:
@@ -240,7 +235,14 @@ class _Weighing:
 
     @cached_property
     def _anything(self) -> float:
-        return 0.0 if self.observed is None else log_of_anything(self.observed, self.case.steps, self._spread) + self._any_rounds
+        if self.observed is None or self._only_rounds:
+            return self._any_rounds
+        return log_of_anything(self.observed, self.case.steps, self._spread) + self._any_rounds
+
+    @cached_property
+    def _only_rounds(self) -> bool:
+        """Whether the number is of the very rounds that are weighed one by one, so that it says nothing more."""
+        return self.observed is self.case.recorded and self._any_rounds != 0.0
 
     @cached_property
     def _any_rounds(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import lgamma, log
 
 from eagle3diag.intervals import Z95
@@ -63,13 +64,15 @@ def overdispersion(p: tuple[float, ...], rounds: int, interval: tuple[float, flo
 
 def narrowness(records: int) -> float:
     """By how much a percentile bootstrap over so few records is too narrow: Student's t instead of z, and n for n - 1 (Hesterberg 2015).
+    One record says nothing of how records differ; it is worth what two are.
 
-    >>> [round(narrowness(n), 2) for n in (6, 10, 100)]
-    [1.44, 1.22, 1.02]
+    >>> [round(narrowness(n), 2) for n in (1, 2, 6, 10, 100)]
+    [9.17, 9.17, 1.44, 1.22, 1.02]
     """
     from scipy.special import stdtrit  # not at import: only replays need it
 
-    return float(stdtrit(records - 1, 0.975)) / Z95 * math.sqrt(records / (records - 1)) if records > 1 else 1.0
+    n = max(records, 2)
+    return float(stdtrit(n - 1, 0.975)) / Z95 * math.sqrt(n / (n - 1))
 
 
 def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> float:
@@ -177,4 +180,6 @@ def _trials(observed: Acceptance, reached: float, spread: float) -> int:
 
 
 def _has_positions(observed: Acceptance, steps: int) -> bool:
-    return bool(observed.rounds) and len(observed.p) == steps
+    """Counts per position that can be: each position is reached through the one before (an engine that counts otherwise is FM-74)."""
+    falling = all(0 <= after <= before for before, after in pairwise((1.0, *observed.p)))
+    return bool(observed.rounds) and len(observed.p) == steps and falling

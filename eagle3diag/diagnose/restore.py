@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, WEAK, Explanation
+from eagle3diag.diagnose.explain import Explanation
 from eagle3diag.diagnose.result import Counterfactual, Ranked
 from eagle3diag.faults import catalogue
+from eagle3diag.faults.replayed import HARMLESS, WEAK
 from eagle3diag.findings import Evidence, Finding, Severity
 
 GAIN = 0.2

@@ -7,20 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from eagle3diag.case import Case, Given
-from eagle3diag.diagnose.explain import HARMLESS, LISTED, NEGLIGIBLE, SURE, WEAK, Explanation, explain
+from eagle3diag.diagnose.explain import LISTED, NEGLIGIBLE, SURE, Explanation, explain
 from eagle3diag.diagnose.restore import in_the_file, restore
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
 from eagle3diag.errors import BadArgument
-from eagle3diag.faults import catalogue, detect, in_words
-from eagle3diag.findings import Evidence, Finding, Severity
+from eagle3diag.faults import catalogue, detect
+from eagle3diag.faults.replayed import HARMLESS, judge_rounds, judge_weak
+from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
-
-ALIKE = 0.9
-"""Share of the server's rounds that a fault's replay must make for it to be a finding by them alone. Rounding leaves 0.98 or more of a true one's;
-of a fault that comes in many forms (another request's rows) the replay may be near enough to be likely, and show no single round."""
 
 
 def diagnose(
@@ -69,9 +66,9 @@ def diagnose(
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
     restored = restore(case, explanation, say)
-    found = (*found, *_shown_by_rounds(found, explanation, healthy))
+    found = tuple(sorted((*found, *_by_rounds(found, explanation, healthy)), key=lambda f: -f.severity))
     ranked = _ranked(found, explanation, restored)
-    ranked = (*ranked, *_weak_but_right(ranked, healthy, observed))
+    ranked = (*ranked, *_weak(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
     as_trained = explanation.as_trained if restored is None else 0.0
     return Diagnosis(
@@ -102,7 +99,8 @@ def _replay_live(case: Case, say: Callable[[str], None]) -> Replay | None:
     if width not in (case.net.weights["fc.weight"].shape[1], case.net.embedding.shape[1]):
         return None
     say("replaying the draft on the live dump")
-    return case.play(dump=case.live)
+    replay = case.play(dump=case.live)
+    return replay if replay is not None and replay.rounds else None
 
 
 def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None) -> tuple[Ranked, ...]:
@@ -123,39 +121,19 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
     return tuple(sorted(rows, key=lambda r: (-round(r.weight, 9), -r.finding.severity, not r.finding.fault.startswith("FM-"))))
 
 
-def _shown_by_rounds(found: tuple[Finding, ...], explanation: Explanation, healthy: Replay | None) -> Iterator[Finding]:
+def _by_rounds(found: tuple[Finding, ...], explanation: Explanation, healthy: Replay | None) -> Iterator[Finding]:
     """Faults of which there is no other evidence than that their replay makes the rounds that the server made."""
     seen = {f.fault for f in found if f.severity > Severity.NOTE}
     for fault in catalogue():
-        replay = explanation.nearest.get(fault.id)
-        if healthy is None or replay is None or fault.id in seen or explanation.certainty.get(fault.id, 0.0) < SURE:
-            continue
-        if not replay.served_rounds or replay.served_alike < ALIKE * replay.served_rounds:
-            continue
-        words = in_words().get(fault.id, {})
-        yield Finding(
-            fault.id,
-            Severity.ERROR,
-            f"{fault.title}: {replay.name}",
-            "No file shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its recorded "
-            "rounds.",
-            (
-                Evidence(
-                    "rounds of the server as in the replay with this fault",
-                    f"{replay.served_alike} of {replay.served_rounds}",
-                    None,
-                    "live dump",
-                ),
-                Evidence(
-                    "the same, in the healthy replay",
-                    f"{healthy.served_alike} of {healthy.served_rounds}",
-                    "nearly all, if healthy",
-                    "live dump",
-                ),
-            ),
-            words.get("fix", ""),
-            "Record the server again: its rounds must then be those of the healthy replay.",
-        )
+        replay, sure = explanation.nearest.get(fault.id), explanation.certainty.get(fault.id, 0.0) > SURE
+        if healthy is not None and replay is not None and sure and fault.id not in seen:
+            yield from judge_rounds(fault, replay.name, replay.served_alike, replay.served_rounds, healthy)
+
+
+def _weak(ranked: tuple[Ranked, ...], healthy: Replay | None, observed: Acceptance | None) -> Iterator[Ranked]:
+    if healthy is not None and not any(r.finding.severity > Severity.NOTE for r in ranked):
+        for finding in judge_weak(healthy, observed.length if observed else None):
+            yield Ranked(finding, 0.0, None, None)
 
 
 def _suspects(case: Case, found: tuple[Finding, ...], explanation: Explanation) -> Iterator[Suspect]:
@@ -181,25 +159,3 @@ def _harmless(finding: Finding, cost: float) -> Finding:
         severity=Severity.WARNING,
         because=f"{finding.because} Present, but on this pair it costs {max(cost, 0.0):.2f} accept length: not the explanation of a collapse.",
     )
-
-
-def _weak_but_right(ranked: tuple[Ranked, ...], healthy: Replay | None, observed: Acceptance | None) -> Iterator[Ranked]:
-    """FM-77/FM-25: the server gives what the replay gives, and it is little."""
-    length = observed.length if observed else None
-    if any(r.finding.severity > Severity.NOTE for r in ranked) or healthy is None or not healthy.accept_length < WEAK:
-        return
-    if length is not None and length < healthy.accept_length - HARMLESS:
-        return
-    evidence = [Evidence("accept length, replayed", healthy.accept_length, f"at least {WEAK}", "replay")]
-    if length is not None:
-        evidence.append(Evidence("accept length, observed", length, f"{healthy.accept_length:.2f}, as replayed", "server"))
-    finding = Finding(
-        "FM-25",
-        Severity.NOTE,
-        "weak but right: the draft is served as it was trained, it just predicts little",
-        "Nothing between trainer and engine is wrong. More answers, more epochs or a larger draft vocabulary raise what the replay gives.",
-        tuple(evidence),
-        "Train on more of the target's own answers, and choose the epoch by replay, not by loss.",
-        "eagle3diag.replay on held-out dumps, per epoch.",
-    )
-    yield Ranked(finding, 0.0, None, None)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.explain import HARMLESS, Explanation
+from eagle3diag.diagnose.explain import Explanation
 from eagle3diag.diagnose.result import Stage
+from eagle3diag.faults.replayed import HARMLESS
 from eagle3diag.replay import Replay
 
 
 def waterfall(case: Case, explanation: Explanation, live: Replay | None) -> Iterator[Stage]:
     """Stages in the order in which a drafted token can be lost; only those that the evidence allows.
 
-    Every number but the last is over the training dump: the vocabulary cap is what a draft would reach that is right whenever its
-    vocabulary holds the token, the faults are those found, added one after the other from the likeliest on.
+    Every number is over the training dump, but that on what the server fed and the observed one: the vocabulary cap is what a draft would reach
+    that is right whenever its vocabulary holds the token, the faults are those found, added one after the other from the likeliest on.
     """
     healthy = case.healthy
     if healthy is None:

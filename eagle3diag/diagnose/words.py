@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from eagle3diag.case import Case
 from eagle3diag.diagnose.candidates import is_symptom
-from eagle3diag.diagnose.explain import HARMLESS
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.faults.base import Fault, no_changes
+from eagle3diag.faults.replayed import ALIKE, HARMLESS, TELLING
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -81,7 +81,8 @@ def verdict(
 
 
 def _nothing_lost(healthy: Replay, length: float) -> str:
-    if length > healthy.accept_length - HARMLESS or healthy.served:
+    by_rounds = healthy.served_rounds >= TELLING and healthy.served_alike >= ALIKE * healthy.served_rounds
+    if length > healthy.accept_length - HARMLESS or by_rounds:
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
     records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
     return (
@@ -154,6 +155,10 @@ def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iter
         yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t next to the training data"
     elif case.draft is not None and case.unplayable:
         yield f"{case.unplayable}, so nothing could be replayed" + ("" if case.target is not None else "; pass --target FOLDER")
+    if case.net is not None and case.train is not None and case.healthy is None:
+        yield f"no answer in {case.train.name} is long enough for a round of {case.steps} drafts, so nothing could be replayed; capture longer ones"
+    if case.given.train is None and case.train is not None:
+        yield "no training dump: the boundaries that the config names were taken for those of the training; --train train/ shows whether they are"
     if case.net is not None and case.train is None:
         yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
     if case.live is None:

@@ -1,9 +1,11 @@
-"""What a replay says by itself: a draft that is not accepted even where no engine takes part (M1)."""
+"""What replays say: a draft that is not accepted even where no engine takes part (M1), a weak one (FM-25), rounds that a fault alone makes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eagle3diag.faults import in_words
+from eagle3diag.faults.base import Fault
 from eagle3diag.faults.serving import ENOUGH_ROUNDS, NEXT_TO_NOTHING
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Replay
@@ -11,6 +13,20 @@ from eagle3diag.replay import Replay
 MOSTLY_UNSAID = 0.5
 """Share of the answer's tokens outside the draft's vocabulary that no choice of tokens explains: a vocabulary of 8 to 32 thousand frequent
 tokens leaves 1 to 10 % out, a map that is misread two thirds and more."""
+
+HARMLESS = 0.10
+"""Accept length that a present fault must cost to be offered as an explanation: one boundary early served 1.62 against 1.60 on the
+sample pair, and two runs of an engine differ by up to that much on a hundred rounds."""
+
+WEAK = 1.5
+"""Accept length under which a draft barely pays for itself: each round costs a verification and the draft's own forwards."""
+
+TELLING = 30
+"""Recorded rounds from which they say more than an accept length of other prompts: what costs 0.1 turns one round in ten, and three of these."""
+
+ALIKE = 0.9
+"""Share of the server's rounds that a fault's replay must make for it to be a finding by them alone. Rounding leaves 0.98 or more of a true one's;
+of a fault that comes in many forms (another request's rows) the replay may be near enough to be likely, and show no single round."""
 
 
 def judge_replay(replay: Replay) -> Iterator[Finding]:
@@ -34,3 +50,46 @@ def judge_replay(replay: Replay) -> Iterator[Finding]:
         "the two apart.",
         "eagle3diag replay again.",
     )
+
+
+def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Replay) -> Iterator[Finding]:
+    """``fault``, where of the server's recorded ``rounds`` its replay (``how`` it was broken) makes nearly all, ``alike`` of them."""
+    if rounds < TELLING or alike < ALIKE * rounds:
+        return
+    yield Finding(
+        fault.id,
+        Severity.ERROR,
+        f"{fault.title}: {how}",
+        "No file shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its recorded "
+        "rounds.",
+        (
+            Evidence("rounds of the server as in the replay with this fault", f"{alike} of {rounds}", None, "live dump"),
+            Evidence(
+                "the same, in the healthy replay",
+                f"{healthy.served_alike} of {healthy.served_rounds}",
+                "nearly all, if healthy",
+                "live dump",
+            ),
+        ),
+        in_words().get(fault.id, {}).get("fix", ""),
+        "Record the server again: its rounds must then be those of the healthy replay.",
+    )
+
+
+def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
+    """FM-77/FM-25: the server gives what the replay gives, and it is little; ``length``: the accept length observed."""
+    if not healthy.accept_length < WEAK or (length is not None and length < healthy.accept_length - HARMLESS):
+        return
+    evidence = [Evidence("accept length, replayed", healthy.accept_length, f"at least {WEAK}", "replay")]
+    if length is not None:
+        evidence.append(Evidence("accept length, observed", length, f"{healthy.accept_length:.2f}, as replayed", "server"))
+    finding = Finding(
+        "FM-25",
+        Severity.NOTE,
+        "weak but right: the draft is served as it was trained, it just predicts little",
+        "Nothing between trainer and engine is wrong. More answers, more epochs or a larger draft vocabulary raise what the replay gives.",
+        tuple(evidence),
+        "Train on more of the target's own answers, and choose the epoch by replay, not by loss.",
+        "eagle3diag.replay on held-out dumps, per epoch.",
+    )
+    yield finding

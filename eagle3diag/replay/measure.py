@@ -34,12 +34,25 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """A record as it is drafted from: ``first`` is the position that a server starts at."""
+    """A record as it is drafted from: ``answers`` are its runs of the target's own text, each from the row that a server first drafts from
+    to behind its last token."""
 
     record: Record
     ids: Tensor
     features: Tensor
-    first: int
+    answers: tuple[tuple[int, int], ...]
+
+    def whole(self, rows: int) -> Tensor:
+        """Tokens of the answer that each of the first ``rows`` rows can draft for [rows]; -1 outside of answers."""
+        left = torch.full((rows,), -1)
+        for first, end in self.answers:
+            at = torch.arange(min(first, rows), min(end, rows))
+            left[at] = end - 1 - at
+        return left
+
+    def walk(self, accepted_at: list[int]) -> list[int]:
+        """The rounds of a server, answer by answer."""
+        return [m for first, _ in self.answers for m in walk(accepted_at, first)]
 
 
 def run(
@@ -92,19 +105,18 @@ def _packs(net: Net, dump: HiddenStates, changes: tuple[Change, ...]) -> Iterato
         if items and taken + size > net.budget:
             yield items
             items, taken = [], 0
-        items.append(_Item(record, ids, features, _first_position(record)))
+        items.append(_Item(record, ids, features, _answers(record)))
         taken += size
     if items:
         yield items
 
 
 def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling: Sampling | None) -> None:
-    text = pack(net, [(i.ids, i.features) for i in items], loop, [i.first for i in items])
+    text = pack(net, [(i.ids, i.features) for i in items], loop, [i.answers[0][0] for i in items])
     sizes = [b - a for a, b in zip(text.starts, text.starts[1:], strict=False)]
     deepest = max(s.steps for s in counts.settings)
     truth = torch.cat([following(i.ids, n, deepest) for i, n in zip(items, sizes, strict=True)]).to(net.device)
-    whole = torch.cat([len(i.ids) - 1 - torch.arange(n) for i, n in zip(items, sizes, strict=True)]).to(net.device)  # tokens drafted for
-    answer = torch.cat([torch.arange(n) >= i.first for i, n in zip(items, sizes, strict=True)]).to(net.device)
+    whole = torch.cat([i.whole(n) for i, n in zip(items, sizes, strict=True)]).to(net.device)
     served = torch.cat([_served(i.record, n) for i, n in zip(items, sizes, strict=True)]).to(net.device)
     teacher = None
     if sampling is not None:
@@ -113,7 +125,7 @@ def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling:
     accepts = {s: torch.full((len(text.tokens),), -1, device=net.device) for s in counts.settings}
     for topk in dict.fromkeys(s.topk for s in counts.settings):
         level = [s for s in counts.settings if s.topk == topk]
-        rows = (answer & (whole > min(s.steps for s in level))).nonzero()[:, 0]
+        rows = (whole > min(s.steps for s in level)).nonzero()[:, 0]
         far = max(s.steps for s in level)
         if topk == 1:
             chains = draft_chains(net, text, rows, far, loop, truth[rows, :far])
@@ -136,22 +148,23 @@ def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling:
     for s in counts.settings:
         accepts[s][whole <= s.steps] = -1
         if loop.keep_draft_keys:
-            begins = torch.tensor([a + min(i.first, n) for i, a, n in zip(items, text.starts, sizes, strict=False)], device=net.device)
-            ends = torch.tensor([a + max(min(n, len(i.ids) - 1 - s.steps), 0) for i, a, n in zip(items, text.starts, sizes, strict=False)])
-            rounds, accepts[s] = serve(net, text, truth[:, : s.steps], begins, ends.to(net.device), loop, served)
-            counts.rounds[s] += rounds
+            runs = [(i, a + min(f, n), a + max(min(n, e - 1 - s.steps), 0))
+                    for i, a, n in zip(items, text.starts, sizes, strict=False) for f, e in i.answers]  # fmt: skip
+            begins, ends = (torch.tensor([run[k] for run in runs], device=net.device) for k in (1, 2))
+            rounds, accepts[s] = serve(net, text, truth[:, : s.steps], begins, ends, loop, served)
+            counts.rounds[s] += [[m for (i, *_), made in zip(runs, rounds, strict=True) if i is item for m in made] for item in items]
             continue
         for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
             hits = accepts[s][a:b].tolist()
-            counts.rounds[s].append(walk(hits, item.first))
-            counts.everywhere[s].append([h for h in hits[item.first :] if h >= 0])
+            counts.rounds[s].append(item.walk(hits))
+            counts.everywhere[s].append([h for h in hits if h >= 0])
     own = counts.settings[0].steps
     counts.beside(served, accepts[counts.settings[0]])
     reach = torch.isin(truth[:, :own], net.draft_ids).long().cumprod(1).sum(1).masked_fill(whole <= own, -1)
     for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
-        counts.capped.append(walk(reach[a:b].tolist(), item.first))
+        counts.capped.append(item.walk(reach[a:b].tolist()))
         counts.names.append(item.record.name)
-        said = item.ids[item.first + 2 :]
+        said = torch.cat([item.ids[first + 2 : end] for first, end in item.answers])
         counts.said += int(torch.isin(said, net.draft_ids.cpu()).sum())
         counts.tokens += len(said)
 
@@ -247,12 +260,18 @@ def _served(record: Record, rows: int) -> Tensor:
     return torch.full((rows,), -1) if stored is None else stored[:rows].long()
 
 
-def _first_position(record: Record) -> int:
-    """The position a server first drafts from: the last token of the prompt."""
+def _answers(record: Record) -> tuple[tuple[int, int], ...]:
+    """Runs of the target's own text: the row of the last token before each, and the row behind its last. All of it where nothing is said."""
     if record.prompt_length is not None:
-        return max(record.prompt_length - 1, 0)
+        prompt, positions = record.prompt_length, record.positions
+        rows = prompt if positions is None else int((positions < prompt).sum())
+        return ((max(rows - 1, 0), record.tokens),)
     mask = record.loss_mask
-    return max(int(mask.long().argmax()) - 1, 0) if mask is not None and bool(mask.any()) else 0
+    if mask is None or not bool(mask.any()):
+        return ((0, record.tokens),)
+    edges = torch.cat([mask.new_zeros(1), (mask != 0).to(mask.dtype), mask.new_zeros(1)]).diff()
+    begins, ends = (edges > 0).nonzero()[:, 0].tolist(), (edges < 0).nonzero()[:, 0].tolist()
+    return tuple((max(begin - 1, 0), end) for begin, end in zip(begins, ends, strict=True))
 
 
 def _check_ids(ids: Tensor, net: Net, record: Record) -> None:

@@ -16,8 +16,8 @@ from small import H, V, small_draft
 
 from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Target
+from eagle3diag.diagnose import candidates as weighing
 from eagle3diag.diagnose import diagnose
-from eagle3diag.diagnose import explain as weighing
 from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN
 from eagle3diag.diagnose.explain import NONE_OF_THESE, explain
 from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
@@ -25,7 +25,7 @@ from eagle3diag.diagnose.result import Suspect
 from eagle3diag.diagnose.words import cheapest, verdict
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
-from eagle3diag.replay import Change, Replay, build, replay
+from eagle3diag.replay import Change, RecordReplay, Replay, build, replay
 from eagle3diag.serving import Acceptance
 
 HEALTHY, COLLAPSED, HALF = (0.6, 0.35, 0.2), (0.03, 0.0, 0.0), (0.3, 0.1, 0.03)
@@ -38,7 +38,8 @@ def acceptance(p: tuple[float, ...], rounds: int = 400) -> Acceptance:
 def replayed(p: tuple[float, ...], rounds: int = 300) -> Replay:
     length = 1 + sum(p)
     around = (length - 0.05, length + 0.05)
-    return Replay("draft", "train", len(p), rounds, p, ((0.0, 1.0),) * len(p), p, length, around, p, 0.05, ())
+    records = tuple(RecordReplay(f"r{i}", rounds // 100, length) for i in range(100))
+    return Replay("draft", "train", len(p), rounds, p, ((0.0, 1.0),) * len(p), p, length, around, p, 0.05, records)
 
 
 @pytest.mark.parametrize("seen", [HEALTHY, HALF, (0.5, 0.5, 0.5), COLLAPSED])
@@ -55,6 +56,23 @@ def test_counts_are_weighed_as_scipy_does(seen: tuple[float, ...]) -> None:
         before, reached = p, share
 
     assert log_likelihood(Predicted(said, rounds), acceptance(seen), 3) == pytest.approx(expected)
+
+
+def test_counts_that_cannot_be_are_weighed_by_their_length() -> None:
+    """Positions that are accepted more often than those before them are another definition (FM-74), and no trials of anything."""
+    rising = Acceptance(rounds=100, accepted=80, steps=2, p=(0.3, 0.5))
+
+    near, far = (log_likelihood(Predicted(p, 50, length=(1 + sum(p) - 0.1, 1 + sum(p) + 0.1)), rising, 2) for p in ((0.5, 0.3), (0.1, 0.0)))
+
+    assert math.isfinite(far) and far < near - 10
+    assert log_of_anything(rising, 2) == -math.log(2)
+
+
+def test_one_record_is_not_worth_more_than_two() -> None:
+    """What a replay of so many records is trusted with grows with their number."""
+    worth = [1 / narrowness(n) ** 2 for n in (1, 2, 3, 6, 10, 100)]
+
+    assert worth == sorted(worth) and worth[0] == worth[1] < 0.02 and worth[-1] > 0.9
 
 
 def test_a_bare_length_is_weighed_as_a_normal() -> None:
@@ -132,6 +150,7 @@ class FakeCase:
 
     plays: Mapping[str, tuple[float, ...]]
     observed: Acceptance | None
+    recorded: Acceptance | None = None
     shows: bool = False
     healthy: Replay | None = None
     steps: int = 3
@@ -171,8 +190,9 @@ def test_a_seen_fault_that_fits_is_the_explanation(monkeypatch: pytest.MonkeyPat
     out = weigh(monkeypatch, {"A": COLLAPSED}, {"A": Severity.ERROR}, observed=acceptance(COLLAPSED))
     observed, spread = acceptance(COLLAPSED), {p: overdispersion(p, 300, (sum(p) + 0.95, sum(p) + 1.05)) for p in (COLLAPSED, HEALTHY)}
     present = PRESENT[Severity.ERROR]
-    with_it = present * math.exp(log_likelihood(Predicted(COLLAPSED, 300, spread[COLLAPSED]), observed, 3))
-    without = (1 - present) * math.exp(log_likelihood(Predicted(HEALTHY, 300, spread[HEALTHY]), observed, 3))
+    worth = 300 / narrowness(100) ** 2
+    with_it = present * math.exp(log_likelihood(Predicted(COLLAPSED, worth, spread[COLLAPSED]), observed, 3))
+    without = (1 - present) * math.exp(log_likelihood(Predicted(HEALTHY, worth, spread[HEALTHY]), observed, 3))
     none = NONE_OF_THESE * math.exp(log_of_anything(observed, 3, spread[HEALTHY]))
 
     assert out.weight["A"] == pytest.approx(with_it / (with_it + without + none))

@@ -262,7 +262,9 @@ def test_odd_folders(place: str, tmp_path: Path) -> None:
     assert word in str(caught.value.hint) and str(caught.value).encode()
 
 
-@pytest.mark.parametrize("name", [n for n in LAYOUTS if not n.startswith(("NeMo", "TensorRT", "TorchSpec"))])  # these open all files at once
+@pytest.mark.parametrize(
+    "name", [n for n in LAYOUTS if not n.startswith(("NeMo", "TensorRT", "TorchSpec"))]
+)  # these open all files at once
 def test_files_that_vanish_after_the_listing(name: str, tmp_path: Path) -> None:
     """A cleaning job behind the reader's back: the records that are gone are errors with their name, the others are read."""
     folder = written(LAYOUTS[name], tmp_path / "d")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_reference import AUX, HEADS, LATENT, H, Plain, agreeing_text, dump_of, text, toy_net
 
+from eagle3diag.dumps import HiddenStates
 from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.replay import Change, Loop, Net, draft_everywhere, run
 from eagle3diag.replay.acceptance import accepted, following, tally, walk
@@ -263,3 +264,46 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(BadArgument, match="chains only"):
         run(net, dump, topk=2, num_draft_tokens=4, loop=Loop(keep_draft_keys=True))
     assert net.attention.heads == HEADS
+
+
+def test_every_turn_of_a_conversation_is_an_answer() -> None:
+    """A training sample with several turns: rounds begin anew behind each, and what the user said is neither drafted nor counted. As if each
+    answer were its own record, were it not for the keys of what came before."""
+    net = toy_net(4)
+    ids, features = agreeing_text(net, 60)
+    mask = torch.zeros(60, dtype=torch.int64)
+    for begin, end in ((8, 25), (33, 52)):
+        mask[begin:end] = 1
+    dump = HiddenStates.from_tensors(
+        [{"name": "a", "input_ids": ids, "features": features, "loss_mask": mask}], side="train", target=dump_of((ids, features)).target
+    )
+    hits = accepted(draft_everywhere(net, ids, features, 4), following(ids, 59, 4)).tolist()
+    expected = []
+    for begin, end in ((8, 25), (33, 52)):
+        inside = [h if begin - 1 <= at < end - 1 - 4 else -1 for at, h in enumerate(hits)]
+        expected += walk(inside, begin - 1)
+
+    replayed = run(net, dump, steps=4)
+
+    assert replayed.rounds == len(expected) and replayed.accept_length == 1 + sum(expected) / len(expected)
+    said = torch.cat([ids[8 - 1 + 2 : 25], ids[33 - 1 + 2 : 52]])
+    assert replayed.out_of_vocabulary == pytest.approx(1 - float(torch.isin(said, net.draft_ids).float().mean()))
+    kept = Change("", "kept", loop=lambda loop: dataclasses.replace(loop, keep_draft_keys=True))
+    assert run(net, dump, steps=4, changes=(kept,)).rounds > 4
+
+
+def test_a_record_behind_a_cached_prefix_is_drafted_from_its_answer() -> None:
+    """``prompt_length`` counts from the beginning of the sequence, of which the first sixteen tokens are not in the record."""
+    net = toy_net(4)
+    ids, features = agreeing_text(net, 40)
+    target = dump_of((ids, features)).target
+    plain, tail = (
+        HiddenStates.from_tensors(
+            [{"name": "a", "input_ids": ids, "features": features, "prompt_length": prompt, "positions": positions}],
+            side="live",
+            target=target,
+        )
+        for prompt, positions in ((8, None), (24, torch.arange(40) + 16))
+    )
+
+    assert run(net, tail, steps=4).records == run(net, plain, steps=4).records
