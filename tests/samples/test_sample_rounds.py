@@ -23,7 +23,7 @@ SERVE = (
 Fed = Callable[[torch.Tensor], torch.Tensor]
 
 
-def served(draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x: x, **how: Any) -> HiddenStates:
+def served(draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x: x, steps: int = 4, **how: Any) -> HiddenStates:
     """The live dump of an engine that shares no code with the replay: it records the right states, and drafts from what ``fed`` makes of
     them, as ``how`` says."""
     net = held(draft, target).but(**how)
@@ -31,7 +31,7 @@ def served(draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x
     def record(r: Record) -> dict[str, Any]:
         first, kept = (r.prompt_length or 1) - 1, torch.full((r.tokens,), -1, dtype=torch.int16)
         at = first
-        for m in rounds(net, r.input_ids, fed(r.features.float()), first, 4):
+        for m in rounds(net, r.input_ids, fed(r.features.float()), first, steps):
             kept[at] = m
             at += m + 1
         return {"name": r.name, "input_ids": r.input_ids, "features": r.features, "prompt_length": r.prompt_length, "accepted": kept}
@@ -81,6 +81,31 @@ def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, f
     assert alone.ok and alone.verdict.startswith("Nothing is wrong") and alone.replay is not None
     assert alone.replay.served_alike == alone.replay.served_rounds > 60
     assert not beside.suspects and not [f for f in beside.findings if f.severity > Severity.NOTE]
+
+
+def test_rounds_of_fewer_drafts_are_not_taken_for_rounds_cut_short(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """Nothing names the steps, and two were drafted: a round that accepted both is not one that failed at the third."""
+    result = diagnose(draft=draft, target=target, train=few, live=served(draft, target, few, steps=2))
+
+    assert result.ok and result.verdict.startswith("Nothing is wrong")
+    assert result.replay is not None and result.replay.steps == 2 and result.replay.served_alike == result.replay.served_rounds > 60
+
+
+def test_texts_that_are_too_short_for_a_round_are_said_to_be(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """A recording of prompts alone, as replayed CUDA graphs leave it: no number is made of nothing."""
+    prompts = HiddenStates.from_tensors(
+        [
+            {"name": r.name, "input_ids": r.input_ids[:n], "features": r.features[:n], "prompt_length": n}
+            for r in few
+            if (n := r.prompt_length)
+        ],
+        side="live", target=few.target,
+    )  # fmt: skip
+
+    result = diagnose(draft=draft, target=target, live=prompts, launch=SERVE, acceptance={"accept_length": 1.6, "steps": 4})
+
+    assert result.replay is None and "nan" not in str(result)
+    assert any("long enough for a round" in line for line in result.missing)
 
 
 def test_without_a_training_dump_the_target_is_run_on_the_live_tokens(draft: Draft, target: Target, few: HiddenStates) -> None:
