@@ -8,11 +8,12 @@ from eagle3diag.checkpoints import DraftSource, Target, TargetSource, open_draft
 from eagle3diag.dumps import HiddenStates, open_dump
 from eagle3diag.dumps.records import DumpSource
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
+from eagle3diag.replay.batch import Sampling
 from eagle3diag.replay.build import build
 from eagle3diag.replay.change import Change
 from eagle3diag.replay.drafting import draft_everywhere
 from eagle3diag.replay.loop import Loop, loop_of
-from eagle3diag.replay.measure import Sampling, run
+from eagle3diag.replay.measure import run
 from eagle3diag.replay.net import Net
 from eagle3diag.replay.result import RecordReplay, Replay
 from eagle3diag.replay.sampling import Sampled

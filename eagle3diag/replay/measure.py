@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,47 +12,17 @@ from eagle3diag.checkpoints.tensors import dtype_name
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.progress import track
-from eagle3diag.replay.acceptance import accepted, following, tally, walk
+from eagle3diag.replay.acceptance import accepted, tally
+from eagle3diag.replay.batch import Batch, Item, Sampling, answers_of
 from eagle3diag.replay.change import Change
-from eagle3diag.replay.drafting import draft_chains, pack
+from eagle3diag.replay.drafting import draft_chains
 from eagle3diag.replay.loop import NEWEST, Loop
 from eagle3diag.replay.net import Net
 from eagle3diag.replay.result import RecordReplay, Replay
 from eagle3diag.replay.rounds import serve
-from eagle3diag.replay.sampling import Sampled, Teacher, expected_of_chains, expected_of_trees, expected_when_both_sample
+from eagle3diag.replay.sampling import Sampled, expected_of_chains, expected_of_trees, expected_when_both_sample
 from eagle3diag.replay.settings import Cost, Setting, SettingReplay
-from eagle3diag.replay.trees import draft_trees, verify
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The target's ``head`` [V, H] and the temperature that it samples at."""
-
-    head: Tensor
-    temperature: float
-
-
-@dataclass(frozen=True, eq=False)
-class _Item:
-    """A record as it is drafted from: ``answers`` are its runs of the target's own text, each from the row that a server first drafts from
-    to behind its last token."""
-
-    record: Record
-    ids: Tensor
-    features: Tensor
-    answers: tuple[tuple[int, int], ...]
-
-    def whole(self, rows: int) -> Tensor:
-        """Tokens of the answer that each of the first ``rows`` rows can draft for [rows]; -1 outside of answers."""
-        left = torch.full((rows,), -1)
-        for first, end in self.answers:
-            at = torch.arange(min(first, rows), min(end, rows))
-            left[at] = end - 1 - at
-        return left
-
-    def walk(self, accepted_at: list[int]) -> list[int]:
-        """The rounds of a server, answer by answer."""
-        return [m for first, _ in self.answers for m in walk(accepted_at, first)]
+from eagle3diag.replay.trees import Forest, draft_trees, verify
 
 
 def run(
@@ -92,9 +62,9 @@ def run(
     )
 
 
-def _packs(net: Net, dump: HiddenStates, changes: tuple[Change, ...]) -> Iterator[list[_Item]]:
+def _packs(net: Net, dump: HiddenStates, changes: tuple[Change, ...]) -> Iterator[list[Item]]:
     """Records together, as many as the budget holds the features of."""
-    items: list[_Item] = []
+    items: list[Item] = []
     taken = 0
     for record in track(dump, "replay"):
         ids, features = record.input_ids, record.features
@@ -105,68 +75,86 @@ def _packs(net: Net, dump: HiddenStates, changes: tuple[Change, ...]) -> Iterato
         if items and taken + size > net.budget:
             yield items
             items, taken = [], 0
-        items.append(_Item(record, ids, features, _answers(record)))
+        items.append(Item(record, ids, features, answers_of(record)))
         taken += size
     if items:
         yield items
 
 
-def _replay(net: Net, items: list[_Item], loop: Loop, counts: _Counts, sampling: Sampling | None) -> None:
-    text = pack(net, [(i.ids, i.features) for i in items], loop, [i.answers[0][0] for i in items])
-    sizes = [b - a for a, b in zip(text.starts, text.starts[1:], strict=False)]
-    deepest = max(s.steps for s in counts.settings)
-    truth = torch.cat([following(i.ids, n, deepest) for i, n in zip(items, sizes, strict=True)]).to(net.device)
-    whole = torch.cat([i.whole(n) for i, n in zip(items, sizes, strict=True)]).to(net.device)
-    served = torch.cat([_served(i.record, n) for i, n in zip(items, sizes, strict=True)]).to(net.device)
-    teacher = None
-    if sampling is not None:
-        finals = [_final(i.record) for i in items]
-        teacher = Teacher.of(net, sampling.head, finals, text, sampling.temperature)
-    accepts = {s: torch.full((len(text.tokens),), -1, device=net.device) for s in counts.settings}
-    for topk in dict.fromkeys(s.topk for s in counts.settings):
-        level = [s for s in counts.settings if s.topk == topk]
-        rows = (whole > min(s.steps for s in level)).nonzero()[:, 0]
-        far = max(s.steps for s in level)
-        if topk == 1:
-            chains = draft_chains(net, text, rows, far, loop, truth[rows, :far])
-            for s in level:
-                accepts[s][rows] = accepted(chains[:, : s.steps], truth[rows, : s.steps])
-            if teacher is not None and counts.settings[0] in level:
-                keep = whole[rows] > counts.settings[0].steps
-                ahead = truth[rows[keep], : counts.settings[0].steps]
-                both = expected_when_both_sample(net, teacher, text, rows[keep], ahead, loop)
-                counts.expect(len(ahead), expected_of_chains(teacher, rows[keep], chains[keep], ahead), both)
-            continue
-        for part, forest in draft_trees(net, text, rows, far, topk, loop):
-            for s in level:
-                kept = forest.keep(s.num_draft_tokens, s.steps, topk)
-                accepts[s][part] = verify(forest, kept, truth[part, : s.steps])
-                if teacher is not None and s is counts.settings[0]:
-                    keep = whole[part] > s.steps
-                    some = type(forest)(forest.tokens[keep], forest.scores[keep], forest.parents[keep])
-                    counts.expect(int(keep.sum()), expected_of_trees(teacher, part[keep], some, kept[keep], truth[part[keep], : s.steps]))
-    for s in counts.settings:
-        accepts[s][whole <= s.steps] = -1
-        if loop.keep_draft_keys:
-            runs = [(i, a + min(f, n), a + max(min(n, e - 1 - s.steps), 0))
-                    for i, a, n in zip(items, text.starts, sizes, strict=False) for f, e in i.answers]  # fmt: skip
-            begins, ends = (torch.tensor([run[k] for run in runs], device=net.device) for k in (1, 2))
-            rounds, accepts[s] = serve(net, text, truth[:, : s.steps], begins, ends, loop, served)
-            counts.rounds[s] += [[m for (i, *_), made in zip(runs, rounds, strict=True) if i is item for m in made] for item in items]
-            continue
-        for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
-            hits = accepts[s][a:b].tolist()
-            counts.rounds[s].append(item.walk(hits))
-            counts.everywhere[s].append([h for h in hits if h >= 0])
-    own = counts.settings[0].steps
-    counts.beside(served, accepts[counts.settings[0]])
-    reach = torch.isin(truth[:, :own], net.draft_ids).long().cumprod(1).sum(1).masked_fill(whole <= own, -1)
-    for item, a, b in zip(items, text.starts, text.starts[1:], strict=False):
-        counts.capped.append(item.walk(reach[a:b].tolist()))
+def _replay(net: Net, items: list[Item], loop: Loop, counts: _Counts, sampling: Sampling | None) -> None:
+    own = counts.settings[0]
+    batch = Batch.of(net, items, loop, max(s.steps for s in counts.settings), sampling)
+    if loop.keep_draft_keys:
+        accepts = {s: _in_order(net, batch, loop, s, counts) for s in counts.settings}
+    else:
+        accepts = _everywhere(net, batch, loop, counts)
+        for s in counts.settings:
+            for item, hits in batch.by_item(accepts[s]):
+                counts.rounds[s].append(item.walk(hits))
+                counts.everywhere[s].append([h for h in hits if h >= 0])
+    counts.beside(batch.served, accepts[own])
+    reach = torch.isin(batch.truth[:, : own.steps], net.draft_ids).long().cumprod(1).sum(1).masked_fill(batch.whole <= own.steps, -1)
+    for item, hits in batch.by_item(reach):
+        counts.capped.append(item.walk(hits))
         counts.names.append(item.record.name)
         said = torch.cat([item.ids[first + 2 : end] for first, end in item.answers])
         counts.said += int(torch.isin(said, net.draft_ids.cpu()).sum())
         counts.tokens += len(said)
+
+
+def _everywhere(net: Net, batch: Batch, loop: Loop, counts: _Counts) -> dict[Setting, Tensor]:
+    """Accepted drafts from every row of the answers [T], -1 elsewhere, for every setting: those of one top-k are read off the same drafts."""
+    accepts = {s: torch.full((len(batch.text.tokens),), -1, device=net.device) for s in counts.settings}
+    for topk in dict.fromkeys(s.topk for s in counts.settings):
+        level = [s for s in counts.settings if s.topk == topk]
+        rows, far = (batch.whole > min(s.steps for s in level)).nonzero()[:, 0], max(s.steps for s in level)
+        if topk == 1:
+            chains = draft_chains(net, batch.text, rows, far, loop, batch.truth[rows, :far])
+            for s in level:
+                accepts[s][rows] = accepted(chains[:, : s.steps], batch.truth[rows, : s.steps])
+            if counts.settings[0] in level:
+                _expect_of_chains(net, batch, loop, rows, chains, counts)
+            continue
+        for part, forest in draft_trees(net, batch.text, rows, far, topk, loop):
+            for s in level:
+                kept = forest.keep(s.num_draft_tokens, s.steps, topk)
+                accepts[s][part] = verify(forest, kept, batch.truth[part, : s.steps])
+                if s is counts.settings[0]:
+                    _expect_of_trees(batch, part, forest, kept, counts)
+    return {s: hits.masked_fill(batch.whole <= s.steps, -1) for s, hits in accepts.items()}
+
+
+def _in_order(net: Net, batch: Batch, loop: Loop, setting: Setting, counts: _Counts) -> Tensor:
+    """The same where a round depends on those before it, so that they are played one after the other; the rounds are counted on the way."""
+    answers = [
+        (number, a + min(first, b - a), a + max(min(b - a, end - 1 - setting.steps), 0))
+        for number, (item, (a, b)) in enumerate(zip(batch.items, pairwise(batch.text.starts), strict=True))
+        for first, end in item.answers
+    ]
+    begins, ends = (torch.tensor([answer[k] for answer in answers], device=net.device) for k in (1, 2))
+    rounds, by_row = serve(net, batch.text, batch.truth[:, : setting.steps], begins, ends, loop, batch.served)
+    made: list[list[int]] = [[] for _ in batch.items]
+    for (number, *_), own in zip(answers, rounds, strict=True):
+        made[number] += own
+    counts.rounds[setting] += made
+    return by_row
+
+
+def _expect_of_chains(net: Net, batch: Batch, loop: Loop, rows: Tensor, chains: Tensor, counts: _Counts) -> None:
+    own = counts.settings[0]
+    if batch.teacher is not None:
+        keep = batch.whole[rows] > own.steps
+        ahead = batch.truth[rows[keep], : own.steps]
+        both = expected_when_both_sample(net, batch.teacher, batch.text, rows[keep], ahead, loop)
+        counts.expect(len(ahead), expected_of_chains(batch.teacher, rows[keep], chains[keep], ahead), both)
+
+
+def _expect_of_trees(batch: Batch, rows: Tensor, forest: Forest, kept: Tensor, counts: _Counts) -> None:
+    own = counts.settings[0]
+    if batch.teacher is not None:
+        keep = batch.whole[rows] > own.steps
+        some = Forest(forest.tokens[keep], forest.scores[keep], forest.parents[keep])
+        counts.expect(int(keep.sum()), expected_of_trees(batch.teacher, rows[keep], some, kept[keep], batch.truth[rows[keep], : own.steps]))
 
 
 class _Counts:
@@ -241,37 +229,6 @@ class _Counts:
             tuple((e / max(self.positions, 1)).tolist()) for e in self.expected or [torch.full((self.settings[0].steps,), torch.nan)]
         ]
         return Sampled(temperature, self.positions, p, 1 + sum(p), both[0] if both else (), 1 + sum(both[0]) if both else None)
-
-
-def _final(record: Record) -> Tensor:
-    final = record.final
-    if final is None:
-        raise BadArgument(
-            "sampled acceptance needs the target's final states, which this dump does not store",
-            where=f"record {record.name}",
-            hint="capture with Transformers (eagle3diag capture), which stores them, or leave the temperature out",
-        )
-    return final
-
-
-def _served(record: Record, rows: int) -> Tensor:
-    """Accepted drafts of the server's rounds by the row that they were drafted from [rows]; -1 where none is recorded."""
-    stored = record.accepted
-    return torch.full((rows,), -1) if stored is None else stored[:rows].long()
-
-
-def _answers(record: Record) -> tuple[tuple[int, int], ...]:
-    """Runs of the target's own text: the row of the last token before each, and the row behind its last. All of it where nothing is said."""
-    if record.prompt_length is not None:
-        prompt, positions = record.prompt_length, record.positions
-        rows = prompt if positions is None else int((positions < prompt).sum())
-        return ((max(rows - 1, 0), record.tokens),)
-    mask = record.loss_mask
-    if mask is None or not bool(mask.any()):
-        return ((0, record.tokens),)
-    edges = torch.cat([mask.new_zeros(1), (mask != 0).to(mask.dtype), mask.new_zeros(1)]).diff()
-    begins, ends = (edges > 0).nonzero()[:, 0].tolist(), (edges < 0).nonzero()[:, 0].tolist()
-    return tuple((max(begin - 1, 0), end) for begin, end in zip(begins, ends, strict=True))
 
 
 def _check_ids(ids: Tensor, net: Net, record: Record) -> None:
