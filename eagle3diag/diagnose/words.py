@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from eagle3diag.case import Case
 from eagle3diag.diagnose.candidates import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
+from eagle3diag.engines import split_engine
 from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.faults.replayed import ALIKE, HARMLESS, TELLING
 from eagle3diag.findings import Severity
@@ -141,6 +142,11 @@ def _alike(replay: Replay) -> str:
     return f"; {replay.served_alike} of {replay.served_rounds} of the server's rounds come out so" if replay.served_rounds else ""
 
 
+def _recorder(case: Case) -> str:
+    name = split_engine(case.engine)[0]
+    return name if name in ("sglang", "vllm") else "sglang (or vllm)"
+
+
 def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iterator[str]:
     """What was not given, what it would tell, and how to get it; and what was given and does not belong together."""
     length = case.observed.length if case.observed is not None else None
@@ -164,7 +170,7 @@ def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iter
     if case.live is None:
         yield (
             "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; "
-            "record one: eagle3diag capture sglang (or vllm) --out live/ -- COMMAND"
+            f"record one: eagle3diag capture {_recorder(case)} --out live/ -- followed by the server's command"
         )
     if case.log is not None and not case.log.n_windows:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
