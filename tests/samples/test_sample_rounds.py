@@ -15,6 +15,7 @@ from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Draft, Target
 from eagle3diag.dumps import HiddenStates, Record
 from eagle3diag.findings import Severity
+from eagle3diag.report.views.diagnosis import page
 
 SERVE = (
     "python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 "
@@ -68,6 +69,10 @@ def test_a_fault_of_the_loop_is_named_from_the_rounds(
     assert (first.certainty > 0.9, first.weight > 0.9, result.ok) == (True, True, False)
     assert first.predicted is not None and first.predicted.served_alike > 0.97 * first.predicted.served_rounds
     assert result.verdict.startswith(f"{fault}: ")
+    shares = next(f for section in page(result).sections for f in section.figures if f.id == "rounds-alike").bars
+    assert (
+        max(shares[1:], key=lambda bar: bar.value) == shares[1] and shares[1].label.startswith(fault) and shares[1].value > shares[0].value
+    )
     assert f"{first.predicted.served_alike} of {first.predicted.served_rounds}" in " ".join(str(result).split())
 
 

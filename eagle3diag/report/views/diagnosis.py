@@ -174,6 +174,17 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
             mark=mark,
             terminal=_beyond_the_strip(result),
         )
+    rounds = tuple(_round_bars(result))
+    if rounds:
+        yield Bars(
+            "rounds-alike",
+            "The server's own rounds",
+            "Share of the recorded rounds in which the server accepts as many drafts as the replay does from the same token. The choice of prompts "
+            "plays no part in it: a replay that makes nearly all of the rounds does what the server did.",
+            "share of rounds alike",
+            rounds,
+            terminal=False,
+        )
     if series and any(s.y for s in series):
         yield Lines(
             "by-position",
@@ -185,6 +196,16 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
             whole_x=True,
             y_range=(0.0, 1.0),
         )
+
+
+def _round_bars(result: Diagnosis) -> Iterator[Bar]:
+    """The healthy replay, then the counterfactuals, most alike first."""
+    if result.replay is None or not result.replay.served_rounds:
+        return
+    yield Bar("replay, healthy", result.replay.served_alike / result.replay.served_rounds, None, None, 0)
+    beside = [c for c in (*result.counterfactuals, *result.series) if c.served_rounds]
+    for c in sorted(beside, key=lambda c: -c.served_alike / c.served_rounds)[:_SHOWN]:
+        yield Bar(f"{c.fault} {c.name}".strip(), c.served_alike / c.served_rounds, None, None, 1)
 
 
 def _counterfactuals(result: Diagnosis) -> Table:
