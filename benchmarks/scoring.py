@@ -221,10 +221,10 @@ def engines(rows: list[dict[str, Any]]) -> str:
         "|" + "---|" * 8,
     ]
     for r in rows:
-        real = f"{r['engine']:.2f} ({r['rounds']} rounds)" if r["engine"] else f"does not start: {r['ended']}"
+        real = f"{r['engine']:.2f} ({r['rounds']} rounds)" if r["engine"] else f"does not start: {r['ended']:.80}"
         low, high = r["interval"]
         alike, healthy = (f"{r[k]} of {r['compared']}" if r["compared"] else "" for k in ("alike", "alike_as_trained"))
-        first = f"{r['first'] or 'nothing'}, {r['share']:.0%}"
+        first = f"{r['first'] or 'nothing'}, {r['share']:.0%}" if r["share"] >= 0.005 else f"{r['first']}, found"
         lines.append(
             f"| {r['fault'] or 'none'} | {r['server'].replace('==', ' ')}: {r['name']} | {real} | {r['replay']:.2f} ({low:.2f} to {high:.2f}) "
             f"| {alike} | {healthy} | {first} | {'yes' if r['right'] else 'no'} |"
