@@ -75,9 +75,14 @@ class Record:
 
     @property
     def accepted(self) -> Tensor | None:
-        """How many drafts the server accepted in the round that it drafted from row ``t``, -1 where it drafted from another [T], when
-        stored. The round's drafts were for the tokens ``t + 2`` and on."""
-        return self.part("accepted")
+        """How many drafts the server accepted in the round that it drafted from row ``t``, -1 where it drafted from another [T], int64, when
+        stored. The round's drafts were for the tokens ``t + 2`` and on; what is said of tokens that the record does not have is -1 too."""
+        stored = self.part("accepted")
+        if stored is None:
+            return None
+        left = self.tokens - torch.arange(self.tokens)
+        made: Tensor = stored.long()
+        return torch.where((made >= 0) & (made < left), made, -1)
 
     @property
     def final(self) -> Tensor | None:

@@ -17,6 +17,7 @@ from eagle3diag.checkpoints.safefile import SafeFile, entries, read_header
 from eagle3diag.checkpoints.tensors import TensorFiles
 from eagle3diag.dumps.places import Place, natural
 from eagle3diag.errors import BadArgument, MissingDependency, UnreadableFile
+from eagle3diag.files import MAX_JSON_BYTES
 
 #: Bytes of fetched files kept on the local disk: a few of the largest files that trainers write.
 KEPT_BYTES = 4 << 30
@@ -72,7 +73,23 @@ class RemotePlace(Place):
         self._count = self._bytes = 0
 
     def path(self, name: str) -> Path:
-        return self._keep(name, name, lambda into: self._ask(lambda: self._fs.get_file(f"{self._base}/{name}", str(into))))
+        return self._keep(name, name, lambda into: self._copy(name, into))
+
+    def _copy(self, name: str, into: Path) -> None:
+        """The whole file; of a text no more than is read of one here, for a server may send without end."""
+        remote = f"{self._base}/{name}"
+        if not name.endswith((".json", ".jsonl")):
+            self._ask(lambda: self._fs.get_file(remote, str(into)))
+            return
+        left = MAX_JSON_BYTES
+        with self._ask(lambda: self._fs.open(remote, "rb")) as source, into.open("wb") as out:
+            while piece := self._ask(lambda: source.read(PIECE_BYTES)):
+                left -= len(piece)
+                if left < 0:
+                    raise UnreadableFile(
+                        f"is larger than {MAX_JSON_BYTES:,} bytes", where=self.label(name), hint="is it the file that you meant?"
+                    )
+                out.write(piece)
 
     def label(self, name: str) -> str:
         return self.where if self.names == (name,) and self.where.endswith(name) else f"{self.where}/{name}"

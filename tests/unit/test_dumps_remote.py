@@ -240,3 +240,13 @@ def test_a_protocol_that_refuses_is_one_of_our_errors() -> None:
         with pytest.raises(UnreadableFile, match="cannot be reached") as caught:
             open_dump(address)
         assert caught.value.where == address and "network" in str(caught.value.hint)
+
+
+def test_a_manifest_without_end_is_not_followed(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may send what it likes; of a text no more is copied than would be read of one here."""
+    monkeypatch.setattr("eagle3diag.dumps.remote.MAX_JSON_BYTES", 1000)
+    native(tmp_path / "d")
+    (tmp_path / "d" / "manifest.json").write_text(" " * 5000)
+
+    with pytest.raises(UnreadableFile, match="larger than 1,000 bytes"):
+        open_dump(upload(tmp_path / "d", "endless"))

@@ -64,7 +64,7 @@ def test_a_server_that_does_as_the_replay_is_alike_in_every_round() -> None:
     assert run(net, dump, steps=STEPS).served == ()
 
     lied = with_rounds(dump, made, 2)
-    lied[0].accepted[2] = (made[0][0] + 1) % (STEPS + 1)  # type: ignore[index]
+    lied[0].need("accepted")[2] = (made[0][0] + 1) % (STEPS + 1)
     told = run(net, lied, steps=STEPS)
     assert told.served_alike == beside.served_alike - 1
     assert told.served[(made[0][0] + 1) % (STEPS + 1)][made[0][0]] == 1
@@ -126,6 +126,25 @@ def test_without_rounds_or_tokens_in_common_a_dump_stays_as_it_is() -> None:
 
     assert with_rounds_of(side([*range(10, 30)], None), trained) is trained
     assert with_rounds_of(side([*range(50, 70)], [0] * 20), trained) is trained
+
+
+def test_rounds_that_cannot_be_are_no_rounds() -> None:
+    """Whatever a file holds: more accepted than the text has, or less than none, is not taken for a round anywhere."""
+    net = toy_net(4)
+    dump = dump_of(agreeing_text(net, 30), prompt_length=3)
+    wild = torch.full((30,), -1)
+    wild[[2, 5, 9, 27]] = torch.tensor([2**63 - 1, -(2**63), 1, 40])
+    record = dump[0]
+    live = HiddenStates.from_tensors(
+        [{"name": "a", "input_ids": record.input_ids, "features": record.features, "prompt_length": 3, "accepted": wild}],
+        side="live", target=dump.target,
+    )  # fmt: skip
+    kept = Change("FM-50", "kept", loop=lambda loop: replace(loop, keep_draft_keys=True))
+
+    assert live[0].accepted is not None and live[0].accepted.nonzero()[:, 0].tolist() == list(range(30))
+    assert [m for m in live[0].accepted.tolist() if m >= 0] == [1]
+    assert with_rounds_of(live, dump)[0].accepted is not None
+    assert all(run(net, live, steps=STEPS, changes=c).served_rounds <= 1 for c in ((), (kept,)))
 
 
 def test_rounds_are_whole_numbers_one_per_token() -> None:
