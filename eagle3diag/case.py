@@ -12,6 +12,7 @@ from torch import Tensor
 from eagle3diag.audit import Audit, audit
 from eagle3diag.capture.reference import affordable, capture_reference
 from eagle3diag.checkpoints import Draft, Target, open_draft, open_target
+from eagle3diag.checkpoints.recognise import EAGLE3
 from eagle3diag.compare import Comparison, compare
 from eagle3diag.compare.served import with_rounds_of
 from eagle3diag.dumps import HiddenStates, open_dump
@@ -186,7 +187,8 @@ class Case:
 
     @cached_property
     def weights(self) -> WeightReport | None:
-        return None if self.draft is None else weights(self.draft)
+        """Of an EAGLE-3 draft; a whole model given for one is named by its kind, and not measured for minutes."""
+        return None if self.draft is None or self.draft.config.kind not in EAGLE3 else weights(self.draft)
 
     @property
     def steps(self) -> int:

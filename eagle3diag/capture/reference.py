@@ -31,10 +31,17 @@ def capture_reference(target: Target, dump: HiddenStates) -> HiddenStates | None
         return None
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
     from eagle3diag.capture import capture
 
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # nobody asked for this model to be loaded, and stderr may be a log
+    try:
+        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     model.train(False)
     boundaries = range(target.n_layers + 1)
     with torch.inference_mode(), capture(model, boundaries=boundaries, side="reference") as tape:

@@ -26,7 +26,7 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults.base import no_changes
-from eagle3diag.faults.replayed import HARMLESS, TELLING, WEAK
+from eagle3diag.faults.replayed import HARMLESS, TELLING, UNLIKE, WEAK
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
 
@@ -222,12 +222,15 @@ class _Weighing:
     @property
     def _open(self) -> bool:
         """Whether what was not seen must be weighed though "as trained" fits: it fits little better than others where nothing was replayed,
-        and where less is served than replayed, on other prompts than those that were."""
+        where less is served than replayed, on other prompts than those that were, and where rounds differ by more than rounding."""
         if not self._known or any(c.seen for c in self.candidates.values()):
             return False
         assert self.observed is not None and self.observed.length is not None
-        few = self.healthy is None or self.healthy.served_rounds < TELLING
-        return self.healthy is None or (few and self.observed.length < self.healthy.accept_length - HARMLESS)
+        if self.healthy is None:
+            return True
+        if self.healthy.served_rounds >= TELLING:
+            return self.healthy.served_alike < UNLIKE * self.healthy.served_rounds
+        return self.observed.length < self.healthy.accept_length - HARMLESS
 
     @property
     def _known(self) -> bool:

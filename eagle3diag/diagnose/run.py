@@ -14,7 +14,7 @@ from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults import catalogue, detect
-from eagle3diag.faults.replayed import HARMLESS, judge_rounds, judge_weak
+from eagle3diag.faults.replayed import HARMLESS, judge_beaten, judge_rounds, judge_weak
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
@@ -55,6 +55,12 @@ def diagnose(
     say = progress or (lambda _: None)
     say("reading the launch command, the log and the checkpoint")
     observed, checked = case.observed, case.audit
+    if acceptance is not None and observed is not None and observed.length is not None and observed.length > case.steps + 1.001:
+        raise BadArgument(
+            f"an accept length of {observed.length:.2f} is more than {case.steps} drafts a round and the bonus token",
+            where="acceptance",
+            hint="give the number of the server that the command starts",
+        )
     say("comparing train with live")
     comparison = case.comparison
     say("analysing the weights")
@@ -63,6 +69,8 @@ def diagnose(
     healthy = case.healthy
     say("collecting direct evidence")
     found = tuple(f for f in detect(case) if f.fault not in case.assume_fixed)
+    if healthy is not None and observed is not None:
+        found = (*found, *judge_beaten(healthy, observed))
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
     restored = restore(case, explanation, say)

@@ -9,7 +9,7 @@ from eagle3diag.diagnose.candidates import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ALIKE, HARMLESS, TELLING
+from eagle3diag.faults.replayed import ALIKE, HARMLESS, TELLING, UNLIKE
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -82,6 +82,16 @@ def verdict(
 
 
 def _nothing_lost(healthy: Replay, length: float) -> str:
+    rounds = f"{healthy.served_alike} of {healthy.served_rounds}"
+    if (
+        healthy.served_rounds >= TELLING
+        and healthy.served_alike < UNLIKE * healthy.served_rounds
+        and length > healthy.accept_length - HARMLESS
+    ):
+        return (
+            f"Nothing is lost to speak of: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only {rounds} rounds come out "
+            "as replayed, fewer than rounding leaves: something differs a little, or another copy of the draft is served."
+        )
     by_rounds = healthy.served_rounds >= TELLING and healthy.served_alike >= ALIKE * healthy.served_rounds
     if length > healthy.accept_length - HARMLESS or by_rounds:
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."

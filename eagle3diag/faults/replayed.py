@@ -9,6 +9,7 @@ from eagle3diag.faults.base import Fault
 from eagle3diag.faults.serving import ENOUGH_ROUNDS, NEXT_TO_NOTHING
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Replay
+from eagle3diag.serving import Acceptance
 
 MOSTLY_UNSAID = 0.5
 """Share of the answer's tokens outside the draft's vocabulary that no choice of tokens explains: a vocabulary of 8 to 32 thousand frequent
@@ -23,6 +24,12 @@ WEAK = 1.5
 
 TELLING = 30
 """Recorded rounds from which they say more than an accept length of other prompts: what costs 0.1 turns one round in ten, and three of these."""
+
+BEATEN = 0.5
+"""Accept length above the upper end of a weak replay's interval that no choice of prompts gives: sets of a few prompts differ by 0.3 on average."""
+
+UNLIKE = 0.95
+"""Share of the server's rounds that a healthy replay makes below which something differs, if only a little: rounding leaves 0.96 to 0.99."""
 
 ALIKE = 0.9
 """Share of the server's rounds that a fault's replay must make for it to be a finding by them alone. Rounding leaves 0.98 or more of a true one's;
@@ -61,7 +68,7 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
         Severity.ERROR,
         f"{fault.title}: {how}",
         "No file shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its recorded "
-        "rounds.",
+        "rounds (if the draft given is the one that was served).",
         (
             Evidence("rounds of the server as in the replay with this fault", f"{alike} of {rounds}", None, "live dump"),
             Evidence(
@@ -73,6 +80,28 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
         ),
         in_words().get(fault.id, {}).get("fix", ""),
         "Record the server again: its rounds must then be those of the healthy replay.",
+    )
+
+
+def judge_beaten(healthy: Replay, observed: Acceptance) -> Iterator[Finding]:
+    """M9: more is served than the draft given can reach; prompts that differ do not explain that much."""
+    length = observed.length
+    if length is None or not healthy.accept_length < WEAK or length < healthy.accept_length_interval[1] + BEATEN:
+        return
+    rounds = f"{healthy.served_alike} of {healthy.served_rounds}"
+    yield Finding(
+        "M9",
+        Severity.WARNING,
+        f"the server accepts {length:.2f}, and the draft given cannot: its replay gives {healthy.accept_length:.2f}",
+        "A server does not beat a replay of what it serves. So it serves another copy of the draft than was given, or the dump is not of what this "
+        "one was trained on.",
+        (
+            Evidence("accept length, observed", round(length, 3), None, "server"),
+            Evidence("accept length, replayed", round(healthy.accept_length, 3), f"about {length:.2f}", "replay"),
+            *((Evidence("rounds of the server that come out as replayed", rounds, "nearly all", "live dump"),) if healthy.served else ()),
+        ),
+        "Give the very folder that the server loads; compare both: eagle3diag weights DRAFT --against THE SERVED ONE.",
+        "The replay must then reach what is served.",
     )
 
 

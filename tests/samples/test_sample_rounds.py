@@ -14,6 +14,7 @@ from eagle3diag import diagnose
 from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Draft, Target
 from eagle3diag.dumps import HiddenStates, Record
+from eagle3diag.errors import BadArgument
 from eagle3diag.findings import Severity
 from eagle3diag.report.views.diagnosis import page
 
@@ -94,6 +95,32 @@ def test_rounds_of_fewer_drafts_are_not_taken_for_rounds_cut_short(draft: Draft,
 
     assert result.ok and result.verdict.startswith("Nothing is wrong")
     assert result.replay is not None and result.replay.steps == 2 and result.replay.served_alike == result.replay.served_rounds > 60
+
+
+def test_a_server_that_beats_the_draft_given_has_another(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """The blocks of fc reversed in the copy that is given, and the right one served: not a weak draft, but not this one."""
+    blocks = draft.tensors["fc.weight"].chunk(3, 1)
+    copy = draft.replace(tensors={"fc.weight": torch.cat(blocks[::-1], 1).contiguous()})
+
+    result = diagnose(draft=copy, target=target, train=few, live=served(draft, target, few), launch=SERVE)
+
+    assert result.ranked[0].finding.fault == "M9" and "another copy" in result.ranked[0].finding.because
+    assert "FM-25" not in [f.fault for f in result.findings]
+
+
+def test_a_rotation_that_costs_next_to_nothing_is_named(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """No number would tell: another base loses a tenth of an accept length on short texts. But a tenth of the rounds come out otherwise."""
+    result = diagnose(draft=draft, target=target, train=few, live=served(draft, target, few, theta=1e4), launch=SERVE)
+
+    assert result.replay is not None and result.replay.served_alike < 0.95 * result.replay.served_rounds
+    named = next(f for f in result.findings if f.severity > Severity.NOTE)
+    assert named.fault == "FM-53" and "base 10000" in named.title
+
+
+def test_a_number_that_cannot_be_is_refused(draft: Draft) -> None:
+    """Five drafts and the bonus token of four steps."""
+    with pytest.raises(BadArgument, match=r"6\.00 is more than 4 drafts"):
+        diagnose(draft=draft, launch=SERVE, acceptance=6.0)
 
 
 def test_texts_that_are_too_short_for_a_round_are_said_to_be(draft: Draft, target: Target, few: HiddenStates) -> None:

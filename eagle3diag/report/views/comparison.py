@@ -20,6 +20,8 @@ _TWO_COSINES = (
     "The standardised cosine weighs every channel the same; decide by it."
 )
 
+LIKENESS = 0.9  # of a fit, below which a name would say more than is known: neighbouring boundaries fit one another at 0.6 to 0.9
+
 
 def page(result: Comparison) -> Page:
     findings = result.findings
@@ -119,7 +121,7 @@ def _origins(result: Comparison) -> Table:
     rows = tuple(
         (
             str(o.block),
-            o.best.words(result.numbered),
+            o.best.words(result.numbered) if o.best.fit > LIKENESS else f"none that was tried; nearest {o.best.words(result.numbered)}",
             fixed(o.best.fit, 4),
             fixed(o.declared.fit, 4),
             "; ".join(f"{h.words(result.numbered)} ({h.fit:.3f})" for h in o.others),
