@@ -308,7 +308,7 @@ def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | N
         "## False alarms\n\n" + alarms(outcomes),
     ]
     if real is not None and real.exists():
-        parts.append("## Real engines\n\nSGLang 0.5.23 on CPU, ten prompts of 48 tokens, greedy, chains of four; the counterfactual is "
+        parts.append("## Real engines\n\nSGLang 0.5.23 and vLLM 0.32 on CPU, ten prompts of 48 tokens, greedy, chains of four; the counterfactual is "
                      "replayed on the training dump of the same prompts.\n\n" + engines(json.loads(real.read_text())))  # fmt: skip
     if seconds:
         crashed = len(rows) - len(outcomes)
