@@ -164,10 +164,10 @@ class _Lexer:
         word = "".join(self.word).replace(BREAK, " ")
         self.word = None
         match = _ASSIGNED.fullmatch(word)
-        if not self.first:
+        if not self.first and not self.depth:  # a list or a default assigns nothing
             self.conditions = max(0, self.conditions + (word in _OPENS) - (word in _CLOSES))
             if match is not None:
-                self._assign(match[1], [*self.known.get(match[1], ("",) if match[2] else ()), match[3]], joined=True)
+                self._assign(match[1], [match[3]], added=bool(match[2]), joined=True)
             elif word not in _DECLARES:
                 self.first = word
         self.words.append(word)
@@ -180,19 +180,19 @@ class _Lexer:
         self.first = ""
         self.words.append(BREAK)
 
-    def _assign(self, name: str, words: list[str], *, joined: bool) -> None:
-        """Kept where it certainly holds: what hangs on a condition makes the variable unknown."""
-        if self.conditions or self.tested:
+    def _assign(self, name: str, words: list[str], *, added: bool, joined: bool) -> None:
+        """Kept where it certainly holds: what hangs on a condition, or is added to what is not known, makes the variable unknown."""
+        before = self.known.value(name) if added else ()
+        if self.conditions or self.tested or before is None:
             self.known.pop(name, None)
         else:
-            self.known[name] = ["".join(words)] if joined else words
+            self.known[name] = ["".join([*before, *words])] if joined else [*before, *words]
 
     def _array(self, name: str, *, added: bool) -> None:
         inner = _Lexer(self.text, self.known, self.at, closing=")", depth=self.depth + 1)
         words = [word for word in inner.run() if word != BREAK]
         self.at, self.word = inner.at, None
-        if not added or name in self.known:
-            self._assign(name, [*(self.known[name] if added else ()), *words], joined=False)
+        self._assign(name, words, added=added, joined=False)
 
     def _variable(self, *, quoted: bool) -> None:
         """What stands behind a ``$``: its value where the text gives it, else as it is written."""

@@ -173,6 +173,22 @@ def test_no_script_grows_without_end(text: str) -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A=1\nA=2\nvllm serve m --x $A", "2"),
+        ("A=1\nA=$A/b\nvllm serve m --x $A", "1/b"),
+        ("A=1\nA+=2\nvllm serve m --x $A", "12"),
+        ("A=(1 2)\nA=3\nvllm serve m --x $A", "3"),
+        ("A=(1 2)\nA=(3)\nA+=(B=4)\nvllm serve m --x ${A[@]} $B", "3 B=4"),
+        ("A+=2\nvllm serve m --x $A", "$A"),
+    ],
+)
+def test_a_later_assignment_takes_the_place_of_an_earlier_one(text: str, value: str) -> None:
+    """And only ``+=`` adds to it, where it is known what it adds to."""
+    assert parse_launch(text).arguments["x"] == value
+
+
 def test_variables_before_the_server_are_its_environment() -> None:
     """As a shell, env, export and docker set them; keys among them are not kept."""
     text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"
