@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from eagle3diag.errors import BadArgument
 
@@ -12,10 +13,10 @@ from eagle3diag.errors import BadArgument
 _TYPOGRAPHY = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "\u00a0": " ", "\u200b": " "})
 _DASHES = re.compile(r"(?<!\S)[–—]{1,2}(?=[A-Za-z])")
 _CONTINUED = re.compile(r"(?:\\|`|\^)[ \t]*\r?\n")  # sh, PowerShell, cmd
-_LIST_ITEM = re.compile(r"\s*-\s+(\S.*?)\s*$")
+_LIST_ITEM = re.compile(r"-\s+(\S.*)")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PARAMETER = re.compile(r"([A-Za-z_]\w*|[@*\d])(\[[@*]\])?(?::?([-=+?])(.*))?", re.DOTALL)
-_LIST = re.compile(r"\[(?=[\"']|\s*\n\s*[\"']|sys\.executable)")
+_LIST = re.compile(r"\[(?=[\"']|[ \t\r]*\n\s*[\"']|sys\.executable)")
 _COMMAND = re.compile(r"[^`\n]+`")
 _SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k)?sh")
 _SERVES = re.compile(r"sglang\.launch_server|\b(?:vllm|sglang)\s+serve\b|\btrtllm-serve\b|vllm\.entrypoints\.")
@@ -24,16 +25,28 @@ _OPENS, _CLOSES = frozenset({"if", "case", "for", "while", "until"}), frozenset(
 _SAYS = frozenset({"echo", "printf"})
 _TESTS = frozenset({"[", "[[", "test"})
 _DEPTH = 4  # of a command in the quotes of another, and of a list or a default in another
-_LONGEST = 1 << 16  # of the values that are put in, all together, so that none can be doubled without end
+_WORK = 1 << 17  # characters put in or read once more, all together, so that nothing can be doubled without end
 BREAK = "\n"
 """Stands for the end of a line that is not continued, or for an operator such as ``&&``; no word can be this."""
 
 
-def split(text: str, variables: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+@dataclass
+class Budget:
+    """How many characters may still be put in, or be read once more, beyond those of the text itself."""
+
+    left: int = _WORK
+
+    def spend(self, amount: int) -> bool:
+        """Whether that much is left; what is refused leaves nothing behind it."""
+        self.left -= amount if self.left >= 0 else 0
+        return self.left >= 0
+
+
+def split(text: str, variables: Mapping[str, Sequence[str]] | None = None, budget: Budget | None = None) -> list[str]:
     """Words of a command line, of a script, of a JSON list (``docker inspect``) or of a YAML list, with a :data:`BREAK` between lines.
 
     Variables that the text itself (or ``variables``) assigns are put in; all others stay as they are written, and so does what hangs on a
-    condition. The command in the quotes of another (``bash -c '...'``) is taken apart too.
+    condition, and what is beyond the ``budget``. The command in the quotes of another (``bash -c '...'``) is taken apart too.
 
     >>> split("A='1 2' vllm serve m --port 80 && echo") == ["A=1 2", "vllm", "serve", "m", "--port", "80", BREAK, BREAK, "echo"]
     True
@@ -44,45 +57,44 @@ def split(text: str, variables: Mapping[str, Sequence[str]] | None = None) -> li
     ------
     BadArgument: a quote is not closed.
     """
-    return _split(text, _Known(variables or {}), 0)
+    return _split(text, _Known(variables or {}, budget or Budget()), 0)
 
 
 class _Known(dict[str, Sequence[str]]):
-    """Variables and the words of their values, and how many characters may still be put in."""
+    """Variables and the words of their values, which are put in while the budget lasts."""
 
-    left = _LONGEST
+    def __init__(self, values: Mapping[str, Sequence[str]], budget: Budget) -> None:
+        super().__init__(values)
+        self.budget = budget
 
     def value(self, name: str) -> Sequence[str] | None:
         found = self.get(name)
-        self.left -= sum(map(len, found or ()))
-        return found if self.left >= 0 else None
+        return found if found is None or self.budget.spend(sum(map(len, found)) + len(found)) else None
 
 
 def _split(text: str, known: _Known, depth: int) -> list[str]:
     words = _listed(text)
     if words is None:
         words = _Lexer(_CONTINUED.sub(" ", _DASHES.sub("--", text.translate(_TYPOGRAPHY))), known).run()
-    return unwrapped(words, known, depth)
+    return unwrapped(words, known, known.budget, depth)
 
 
-def unwrapped(words: Sequence[str], known: Mapping[str, Sequence[str]], depth: int = 0) -> list[str]:
+def unwrapped(words: Sequence[str], known: Mapping[str, Sequence[str]], budget: Budget, depth: int = 0) -> list[str]:
     """The words, and in place of a word that is a command of its own (``bash -c``, ``ssh host``) those of that command."""
     out: list[str] = []
+    first = ""  # word of the command
     for index, word in enumerate(words):
+        first = word if not index or words[index - 1] == BREAK else first
         scripted = (
             index > 1 and re.fullmatch(r"-[a-z]*c", words[index - 1]) and any(map(_SHELL.fullmatch, words[max(0, index - 4) : index]))
         )
-        if depth < _DEPTH and re.search(r"\s", word) and word != BREAK and (scripted or (_SERVES.search(word) and not _said(words, index))):
-            out += [BREAK, *_split(word, _Known(known), depth + 1), BREAK]
+        served = _SERVES.search(word) and first not in _SAYS and not _ASSIGNED.fullmatch(word)  # neither printed nor assigned
+        nested = depth < _DEPTH and word != BREAK and re.search(r"\s", word) and (scripted or served)
+        if nested and budget.spend(len(word) + len(known)):
+            out += [BREAK, *_split(word, _Known(known, budget), depth + 1), BREAK]
         else:
             out.append(word)
     return out
-
-
-def _said(words: Sequence[str], index: int) -> bool:
-    """Whether this word is only printed, or assigned."""
-    start = max((i for i in range(index) if words[i] == BREAK), default=-1) + 1
-    return words[start] in _SAYS or _ASSIGNED.fullmatch(words[index]) is not None
 
 
 def _listed(text: str) -> list[str] | None:
@@ -93,8 +105,8 @@ def _listed(text: str) -> list[str] | None:
         except (ValueError, RecursionError):
             return None
         return items if isinstance(items, list) and all(isinstance(i, str) and i != BREAK for i in items) else None
-    lines = [line for line in text.splitlines() if line.strip()]
-    found = [_LIST_ITEM.match(line) for line in lines]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [_LIST_ITEM.fullmatch(line) for line in lines]
     items = [match[1].strip("\"'") for match in found if match]
     return items if len(items) > 2 and len(items) == len(lines) else None
 
@@ -104,6 +116,7 @@ class _Lexer:
         self.text, self.known, self.at, self.closing, self.depth = text, known, at, closing, depth
         self.words: list[str] = []
         self.word: list[str] | None = None  # its pieces; None: between words; a quoted empty word is [""]
+        self.equals = self.assigning = False  # whether a "=" was in the word, and whether the word began as NAME=
         self.first = ""  # word of the command, behind what it assigns
         self.conditions = 0  # how many ifs and loops are open
         self.tested = False  # whether the command hangs on the one before it, as in [ -n "$X" ] && Y=1
@@ -151,11 +164,14 @@ class _Lexer:
                 self.at = len(self.text) if end < 0 else end
             else:
                 self._add(char)
+                if char == "=" and self.word is not None and not self.equals:
+                    self.equals, self.assigning = True, _ASSIGNED.fullmatch("".join(self.word)) is not None
         self._end()
         return self.words
 
     def _add(self, piece: str) -> None:
-        self.word = [] if self.word is None else self.word
+        if self.word is None:
+            self.word, self.equals, self.assigning = [], False, False
         self.word.append(piece)
 
     def _end(self) -> None:
@@ -203,7 +219,7 @@ class _Lexer:
             self._add(f"${written}")
         elif match is not None and (match[2] == "[@]" or match[1] == "@"):
             self._spread(value)
-        elif quoted or (self.word is not None and _ASSIGNED.fullmatch("".join(self.word))):
+        elif quoted or self.assigning:
             self._add(" ".join(value))
         else:
             self._spread(" ".join(value).split())

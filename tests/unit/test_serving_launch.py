@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -171,6 +172,54 @@ def test_no_script_grows_without_end(text: str) -> None:
         assert len(repr(parse_launch(text))) < 1_000_000
     except BadArgument:
         pass
+
+
+LARGEST = 1 << 17
+GROWING: dict[str, tuple[str, str, str]] = {  # what comes first, what is repeated up to half the largest text, what comes last
+    "doubled empty words": ("a=('' '')\n", 'a=("${a[@]}" "${a[@]}")\n', "vllm serve m"),
+    "a pod's variable": ("image: vllm\nenv:\n  A: " + "x" * 40_000 + "\nargs:\n  - ", "$(A)", ""),
+    "items of a list": ("image: vllm\nargs:\n", "- a\n", ""),
+    "names of an engine": ("", "sglang ", ""),
+    "names of an engine on lines": ("", "sglang\n", ""),
+    "printed commands": ("", "echo 'vllm serve' ", ""),
+    "nested commands": ("A=" + "x" * 40_000 + "\n", "bash -c 'vllm serve $A' ", ""),
+    "options on lines": ("vllm serve m", "\n--a", ""),
+    "variables in a word": ("a=\nvllm serve ", "x${a}", ""),
+    "variables in a value": ("a=" + "x" * 40_000 + "\nvllm serve b=$a", "$a", ""),
+    "added values": ("a=\n", "a+=xxxxxxxx\n", "vllm serve $a"),
+    "added words": ("a=()\n", "a+=(x)\n", "vllm serve ${a[@]}"),
+    "blanks in an image": ("image: a", " ", "vllm\nargs: [a]\n"),
+    "blanks in an item": ("- a", " ", "b"),
+    "empty lines of a list": ("CMD [", "\n", "vllm serve"),
+    "quotes": ("image: vllm\nargs: '", "''", " x"),
+    "brackets": ("vllm serve ", "[", ""),
+    "backquotes": ("vllm serve ", "`\n", ""),
+    "dollars": ("vllm serve ", "${a:-", ""),
+    "here-documents": ("", "cat <<A\n", ""),
+    "conditions": ("vllm serve ", "a && A=1 ", ""),
+    "parentheses": ("", "(A=1 ", "vllm serve m"),
+}
+
+
+@pytest.mark.parametrize("parts", GROWING.values(), ids=GROWING)
+def test_a_large_text_is_read_within_seconds(parts: tuple[str, str, str]) -> None:
+    """Whatever it repeats, the work and what comes of it stay near the length of the text."""
+    first, repeated, last = parts
+    text = first + repeated * ((LARGEST // 2 - len(first) - len(last)) // len(repeated)) + last
+    before = process_time()
+    try:
+        assert len(repr(parse_launch(text))) < 4 * LARGEST
+    except BadArgument:
+        pass
+    assert process_time() - before < 3
+
+
+def test_a_text_too_long_for_a_command_is_refused(tmp_path: Path) -> None:
+    """With its size, pasted or in a file."""
+    (tmp_path / "run.sh").write_text("vllm serve m " + "x" * LARGEST)
+    for source in (tmp_path / "run.sh", "vllm serve m " + "x" * LARGEST):
+        with pytest.raises(BadArgument, match=r"131085 characters, more than the 131072"):
+            read_launch(source)
 
 
 @pytest.mark.parametrize(
