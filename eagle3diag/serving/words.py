@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from eagle3diag.errors import BadArgument
 
@@ -23,7 +23,13 @@ _SERVES = re.compile(r"sglang\.launch_server|\b(?:vllm|sglang)\s+serve\b|\btrtll
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset", "-x", "-a", "-r", "-gx", "ENV", "then", "else", "do", "{"})
 _OPENS, _CLOSES = frozenset({"if", "case", "for", "while", "until"}), frozenset({"fi", "esac", "done"})
 _SAYS = frozenset({"echo", "printf"})
-_TESTS = frozenset({"[", "[[", "test"})
+_CHANGES = frozenset({"unset", "read", "mapfile", "readarray", "printf", "getopts", "let"})  # the variables that are named behind it
+_SOURCES = frozenset({"source", "."})  # any variable; but what activates an environment of Python sets none of a launch
+_ACTIVATES = re.compile(r"(?:.*/)?activate")
+_REDIRECTS = ("<<<", "<&", ">&", "&>", "<", ">")
+_OPERATORS = ("&&", "||", *_REDIRECTS)
+_HERE = re.compile(r"<(-?)[ \t]*(?:\\?([A-Za-z_]\w*)|'(\w+)'|\"(\w+)\")")  # behind the first "<"
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}  # in $'...'
 _DEPTH = 4  # of a command in the quotes of another, and of a list or a default in another
 _WORK = 1 << 17  # characters put in or read once more, all together, so that nothing can be doubled without end
 BREAK = "\n"
@@ -66,6 +72,16 @@ class _Known(dict[str, Sequence[str]]):
     def __init__(self, values: Mapping[str, Sequence[str]], budget: Budget) -> None:
         super().__init__(values)
         self.budget = budget
+        self.lost: set[str] = set()  # may hold anything, so that a default says nothing either
+
+    def __setitem__(self, name: str, value: Sequence[str]) -> None:
+        self.lost.discard(name)
+        super().__setitem__(name, value)
+
+    def lose(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self.pop(name, None)
+            self.lost.add(name)
 
     def value(self, name: str) -> Sequence[str] | None:
         found = self.get(name)
@@ -111,6 +127,17 @@ def _listed(text: str) -> list[str] | None:
     return items if len(items) > 2 and len(items) == len(lines) else None
 
 
+@dataclass
+class _Scope:
+    """Of commands: the script, or what stands in parentheses or braces; what it assigned, and what of that holds there only for a while."""
+
+    closing: str = ""
+    assigned: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)  # in this chain of && and ||
+    hanging: set[str] = field(default_factory=set)  # of these, behind an operator
+    behind: str = ""  # the operator before the command
+
+
 class _Lexer:
     def __init__(self, text: str, known: _Known, at: int = 0, closing: str = "", depth: int = 0) -> None:
         self.text, self.known, self.at, self.closing, self.depth = text, known, at, closing, depth
@@ -119,7 +146,11 @@ class _Lexer:
         self.equals = self.assigning = False  # whether a "=" was in the word, and whether the word began as NAME=
         self.first = ""  # word of the command, behind what it assigns
         self.conditions = 0  # how many ifs and loops are open
-        self.tested = False  # whether the command hangs on the one before it, as in [ -n "$X" ] && Y=1
+        self.operator = ""  # the last one
+        self.scopes = [_Scope()]
+        self.own: dict[str, Sequence[str] | None] = {}  # what the command itself assigned, and what that was before
+        self.here: list[str] = []  # what ends the documents that begin behind this line
+        self.documents: list[str] = []
         self.lists = 0  # how many lists of quoted words, as in CMD ["a", "b"]
 
     def run(self) -> list[str]:
@@ -133,8 +164,14 @@ class _Lexer:
             elif char == "\\" and self.at < len(self.text):
                 self._add(self.text[self.at])
                 self.at += 1
+            elif char == "$" and self.text[self.at : self.at + 1] in ("'", '"'):
+                self.at += 1
+                self._quoted(self.text[self.at - 1], escapes=True)
             elif char == "$":
                 self._variable(quoted=False)
+            elif char == "<" and (match := _HERE.match(self.text, self.at)):
+                self.at = match.end()
+                self.here.append(("\\t*" if match[1] else "") + (match[2] or match[3] or match[4]))
             elif char == "`" and (match := _COMMAND.match(self.text, self.at)):
                 self._add(f"`{match[0]}")
                 self.at = match.end()
@@ -157,6 +194,8 @@ class _Lexer:
                 self._end()
                 self.lists -= char == "]"
                 self._break(char)
+                if char == "\n":
+                    self._skip_documents()
             elif char in " \t\r":
                 self._end()
             elif char == "#" and self.word is None:
@@ -167,7 +206,29 @@ class _Lexer:
                 if char == "=" and self.word is not None and not self.equals:
                     self.equals, self.assigning = True, _ASSIGNED.fullmatch("".join(self.word)) is not None
         self._end()
+        for document in self.documents:
+            self._append(document)
         return self.words
+
+    def _append(self, document: str) -> None:
+        """A file that the script writes, behind all of its own: it is the command where the script itself has none."""
+        if self.depth < _DEPTH and self.known.budget.spend(len(document) + len(self.known)):
+            try:
+                words = _Lexer(document, _Known(self.known, self.known.budget)).run()
+            except BadArgument:
+                return
+            self.words += [BREAK, BREAK, *words]
+
+    def _skip_documents(self) -> None:
+        """Here-documents are text; one that does not end is none, and was looked through in vain."""
+        for ends in self.here:
+            match = re.compile(rf"^{ends}\r?$", re.MULTILINE).search(self.text, self.at) if self.known.budget.spend(0) else None
+            if match is not None:
+                self.documents.append(self.text[self.at : match.start()])
+                self.at = match.end()
+            else:
+                self.known.budget.spend(len(self.text) - self.at)
+        self.here = []
 
     def _add(self, piece: str) -> None:
         if self.word is None:
@@ -184,23 +245,67 @@ class _Lexer:
             self.conditions = max(0, self.conditions + (word in _OPENS) - (word in _CLOSES))
             if match is not None:
                 self._assign(match[1], [match[3]], added=bool(match[2]), joined=True)
+            elif word == "}":
+                self._close(word)
             elif word not in _DECLARES:
                 self.first = word
+                for name, before in self.own.items():  # what stands before a command holds for that only
+                    self.known.pop(name, None)
+                    if before is not None:
+                        self.known[name] = before
+                self.own = {}
+        elif self.first in _CHANGES and self.known.keys() & {word}:
+            self.known.lose([word])
+        elif self.first in _SOURCES and not _ACTIVATES.fullmatch(word):
+            self.known.lose(self.known)
+        if word == "{" and self.first in ("", "function"):
+            self.first = ""
+            self.scopes.append(_Scope("}"))
         self.words.append(word)
 
     def _break(self, char: str) -> None:
-        if char in "|&" and self.text[self.at : self.at + 1] == char:
-            self.tested |= char == "|" or self.first in _TESTS
-        elif char in "\n;":
-            self.tested = False
-        self.first = ""
-        self.words.append(BREAK)
+        operator = next((o for o in _OPERATORS if self.text.startswith(o, self.at - 1)), char)
+        self.at += len(operator) - 1
+        continued = operator == "\n" and self.words[-1:] == [BREAK] and self.operator in ("&&", "||", "|")
+        scope = self.scopes[-1]
+        if operator in ("(", ")"):
+            if operator == "(":
+                self.scopes.append(_Scope(")"))
+            else:
+                self._close(operator)
+        elif operator in ("||", "|", "&", ";", "\n") and not continued:
+            self.known.lose(scope.joined if operator in ("|", "&") else scope.hanging)
+            scope.behind = operator if operator[0] == "|" else ""
+            if scope.behind:
+                scope.hanging.clear()
+            else:
+                scope.joined, scope.hanging = set(), set()
+        elif operator == "&&":
+            scope.behind = operator
+        if operator in _REDIRECTS:
+            self.known.lose(self.own)
+        else:
+            self.first = ""
+        self.own = {}
+        self.operator = self.operator if continued else operator
+        self.words += [BREAK] * (2 if operator in ("&&", "||") else 1)
+
+    def _close(self, closing: str) -> None:
+        """What was assigned in parentheses or braces is not known behind them."""
+        if self.scopes[-1].closing == closing:
+            self.known.lose(self.scopes.pop().assigned)
 
     def _assign(self, name: str, words: list[str], *, added: bool, joined: bool) -> None:
         """Kept where it certainly holds: what hangs on a condition, or is added to what is not known, makes the variable unknown."""
+        scope = self.scopes[-1]
         before = self.known.value(name) if added else ()
-        if self.conditions or self.tested or before is None:
-            self.known.pop(name, None)
+        self.own.setdefault(name, self.known.get(name))
+        scope.assigned.add(name)
+        scope.joined.add(name)
+        if scope.behind:
+            scope.hanging.add(name)
+        if self.conditions or scope.behind[:1] == "|" or before is None:
+            self.known.lose([name])
         else:
             self.known[name] = ["".join([*before, *words])] if joined else [*before, *words]
 
@@ -254,14 +359,14 @@ class _Lexer:
             return None
         if operator == "+":
             return None if value is None else self._expanded(other) if any(value) else []
-        if operator in ("-", "=") and not any(value or ()):
+        if operator in ("-", "=") and not any(value or ()) and name not in self.known.lost:
             return self._expanded(other) or None  # an empty default says nothing of what the caller's environment holds
         return value
 
     def _expanded(self, text: str) -> list[str]:
         return [word for word in _Lexer(text, self.known, depth=self.depth + 1).run() if word != BREAK]
 
-    def _quoted(self, quote: str) -> None:
+    def _quoted(self, quote: str, *, escapes: bool = False) -> None:
         self._add("")
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -270,6 +375,9 @@ class _Lexer:
                 return
             if char == "\\" and quote == '"' and self.at < len(self.text) and self.text[self.at] in '"\\$`':
                 char = self.text[self.at]
+                self.at += 1
+            elif char == "\\" and quote == "'" and escapes and self.at < len(self.text):
+                char = _ESCAPES.get(self.text[self.at], self.text[self.at])
                 self.at += 1
             elif char == "$" and quote == '"':
                 self._variable(quoted=True)

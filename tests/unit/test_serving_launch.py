@@ -238,6 +238,54 @@ def test_a_later_assignment_takes_the_place_of_an_earlier_one(text: str, value: 
     assert parse_launch(text).arguments["x"] == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(A=2)", "$A"),
+        ("A=2 ./other.sh", "1"),
+        ("old() { A=2; }", "$A"),
+        ("function old {\n  A=2\n}", "$A"),
+        ("test -e x && A=2", "$A"),
+        ("grep -q x y || A=2", "$A"),
+        ("A=2 &", "$A"),
+        ("echo | A=2 cat", "$A"),
+        ("unset A", "$A"),
+        ("read -r A < file", "$A"),
+        ("printf -v A 2", "$A"),
+        ("source ./env.sh", "$A"),
+        (". ./env.sh", "$A"),
+        ("cd x && (A=2)\nA=3", "3"),
+        ("source venv/bin/activate && cd x &&\n  true", "1"),
+        ("cat > env.sh <<'END'\nA=2\nIt's\nEND", "1"),
+        ("cat <<-END | tee x\n\tvllm serve m --x old\n\tEND", "1"),
+        ("A=2 > log 2>&1", "$A"),
+        ("A=$'2'", "2"),
+        ("A=$'2\\'3'", "2'3"),
+        ('A=$"2"', "2"),
+    ],
+)
+def test_a_variable_has_a_value_only_where_that_certainly_holds(text: str, value: str) -> None:
+    """Not from a subshell, a function, a condition, another command, or the body of a document; a default does not stand for it either."""
+    assert parse_launch(f"A=1\n{text}\nvllm serve m --x $A").arguments["x"] == value
+    if value == "$A":
+        assert parse_launch(f"A=1\n{text}\nvllm serve m --x ${{A:-4}}").arguments["x"] == "${A:-4}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd x && export A=1 && vllm serve m --x $A",
+        "(cd x; A=1; vllm serve m --x $A)",
+        "run() {\n  A=1\n  vllm serve m --x $A\n}\nrun",
+        "cat > run.sh <<EOF\nA=1\nvllm serve m --x $A\nEOF\nbash run.sh",
+        "ssh gpu <<'EOF'\nvllm serve m --x 1\nEOF",
+    ],
+)
+def test_a_command_knows_what_was_assigned_where_it_stands(text: str) -> None:
+    """In the same chain, parentheses or function, and in a document when the script itself starts no server."""
+    assert parse_launch(text).arguments == {"model": "m", "x": "1"}
+
+
 def test_variables_before_the_server_are_its_environment() -> None:
     """As a shell, env, export and docker set them; keys among them are not kept."""
     text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"
