@@ -12,6 +12,8 @@ from eagle3diag.serving.words import BREAK, Budget, split, unwrapped
 _ORDER = ("image", "repository", "tag", "entrypoint", "command", "args", "extraArgs")
 _KEY = re.compile(rf"(?P<indent>[ ]*)(?P<dash>-[ ]+)?(?P<key>{'|'.join(_ORDER)}|env|environment):(?:\s+(?P<value>.*))?")
 _MARKS = re.compile(r"^[ ]*(?:-[ ]+)?(?:entrypoint|command|args|extraArgs):(?:\s|$)", re.MULTILINE)
+_FROM = re.compile(r"^[ \t]*FROM[ \t]", re.MULTILINE)
+_STARTS = re.compile(r"^[ \t]*(ENTRYPOINT|CMD)[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)", re.MULTILINE)
 _ITEM = re.compile(r"[ ]*-[ ]+(.*)")
 _BLOCK = re.compile(r"[|>][+-]?\d?(?:\s+#.*)?")
 _PAIR = re.compile(r"-?\s*([A-Za-z_]\w*)(?::\s+|=)(.*)")
@@ -37,11 +39,23 @@ def words_of(text: str) -> list[str]:
     Of several containers the first that names an engine is taken.
     """
     if not _MARKS.search(text):
-        return split(text)
+        return split(_started(text) if _FROM.search(text) else text)
     budget = Budget()
     found = [container.words(budget) for container in _containers(text.expandtabs(2).splitlines(), budget)]
     named = [words for words in found if re.search("sglang|vllm|trtllm|tensorrt", " ".join(words), re.IGNORECASE)]
     return named[0] if named else split(text)
+
+
+def _started(text: str) -> str:
+    """A Dockerfile with what its container starts at the end: the last ENTRYPOINT, and the last CMD, whose words follow a list of words."""
+    last = {match[1]: match[2].strip() for match in _STARTS.finditer(text)}
+    entry, command = last.get("ENTRYPOINT", "[]"), last.get("CMD", "[]")
+    listed = [part.strip("[] \t") for part in (entry, command) if part.startswith("[")]
+    if len(listed) == 2:
+        started = f"[{', '.join(filter(None, listed))}]"
+    else:  # a line for the shell takes no more words
+        started = command if listed == [""] and entry.startswith("[") else entry
+    return "\n".join([_STARTS.sub("", text), f"CMD {started}"])
 
 
 def _containers(lines: Sequence[str], budget: Budget) -> Iterator[_Container]:

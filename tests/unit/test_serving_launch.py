@@ -286,6 +286,24 @@ def test_a_command_knows_what_was_assigned_where_it_stands(text: str) -> None:
     assert parse_launch(text).arguments == {"model": "m", "x": "1"}
 
 
+@pytest.mark.parametrize(
+    ("lines", "value"),
+    [
+        ('CMD ["vllm", "serve", "m", "--x", "1"]\nCMD ["vllm", "serve", "m", "--x", "2"]', "2"),
+        ('ENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--x", "2"]', "2"),
+        ('CMD ["m", "--x", "2"]\nENV A=b\nENTRYPOINT [ "vllm", "serve" ]', "2"),
+        ('ENTRYPOINT vllm serve m \\\n  --x 1\nCMD ["--x", "2"]', "1"),
+        ('ENTRYPOINT ["vllm", "serve", "m", "--x", "1"]', "1"),
+        ('ENTRYPOINT []\nCMD ["vllm", "serve", "m", "--x", "1"]', "1"),
+        ("ENV A=3\nCMD vllm serve m --x $A", "3"),
+    ],
+)
+def test_what_a_dockerfile_starts_is_its_last_entry_point_and_command(lines: str, value: str) -> None:
+    """A list under CMD goes on where a list under ENTRYPOINT ends."""
+    seen = parse_launch(f"FROM vllm/vllm-openai:v0.11.0\n{lines}\n")
+    assert (seen.target_path, seen.arguments["x"], seen.version) == ("m", value, "0.11.0")
+
+
 def test_variables_before_the_server_are_its_environment() -> None:
     """As a shell, env, export and docker set them; keys among them are not kept."""
     text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"
