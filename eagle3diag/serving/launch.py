@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 _VARIABLE = re.compile(r"(?:--env=|-e|Environment=)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SECRET = re.compile(r"(?:^|[-_])(?:key|token|password|passphrase|secret)$", re.IGNORECASE)
 HIDDEN = "(hidden)"
+_LARGEST = 1 << 17  # characters of a text; whole scripts have a few thousand
 # A variable that was not assigned in the text, and one that stands for options rather than for one value.
 _OPEN = re.compile(r"\$[\w@*{(]|`")
 _OPTIONS = re.compile(r"\$[@*]|\[[@*]\]|\$\((?!\w+\))|`|\$\{?\w*(?:arg|opt|flag|param|extra|spec)", re.IGNORECASE)
@@ -113,8 +115,13 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
 
     Raises
     ------
-    BadArgument: unbalanced quotes, or no server that we know. UnreadableFile: a file of options that cannot be understood.
+    BadArgument: unbalanced quotes, no server that we know, or a text too long for a command. UnreadableFile: a file of options that cannot be understood.
     """
+    if len(text) > _LARGEST:
+        raise BadArgument(
+            f"the launch command has {len(text)} characters, more than the {_LARGEST} that are read",
+            hint="give only the command that starts the server, and what it needs",
+        )
     words = words_of(text)
     engine, start = _server(words)
     before = [word for word in words[:start] if word != BREAK]
@@ -122,7 +129,7 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
         pinned = [match for word in before for match in (_IMAGE.search(word), _PINNED.search(word)) if match]
         version = next((match[2] for match in pinned if _NAMES[match[1].lower()] == engine), None)
     environment = {m[1]: m[2] for word in before if (m := _VARIABLE.fullmatch(word)) and not _OPTION.search(m[2])}
-    given, unknown = _arguments(_own(words[start:]))
+    given, unknown = _arguments(_own(words, start))
     arguments: dict[str, Any] = dict(given)
     unread = []
     for option in _FILES:
@@ -190,18 +197,24 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _own(words: list[str]) -> list[str]:
-    """The server's own words. A line end is passed over where the next line goes on with options, as in a paste that lost its ``\\``."""
-    own: list[str] = []
-    for index, word in enumerate(words):
-        if word != BREAK:
-            own.append(word)
+def _own(words: list[str], start: int) -> list[str]:
+    """The words of the command from ``start`` on."""
+    end = next((end for end in _ends(words) if end >= start), len(words))
+    return [word for word in words[start:end] if word != BREAK]
+
+
+def _ends(words: list[str]) -> list[int]:
+    """Where commands end. A line end is passed over where the next line goes on with options, as in a paste that lost its ``\\``."""
+    ends = []
+    following = ""
+    for index in range(len(words) - 1, -1, -1):
+        if words[index] != BREAK:
+            following = words[index]
             continue
-        following = next((w for w in words[index:] if w != BREAK), "")
-        hanging = bool(own) and _OPTION.match(own[-1]) is not None and following[:1] in ("{", "/")
+        hanging = index > 0 and _OPTION.match(words[index - 1]) is not None and following[:1] in ("{", "/")
         if words[index + 1 : index + 2] == [BREAK] or not (_OPTION.match(following) or hanging):
-            break
-    return own
+            ends.append(index)
+    return ends[::-1]
 
 
 def _server(words: list[str]) -> tuple[str, int]:
@@ -217,8 +230,10 @@ def _server(words: list[str]) -> tuple[str, int]:
             return "tensorrt-llm", index + (2 if following == "serve" else 1)
     # an image whose entry point is the server, or a script of one's own
     named = [(i, w) for i, w in enumerate(words) if re.search(_NAME, w, re.IGNORECASE) and not (_OPTION.match(w) or _VARIABLE.fullmatch(w))]
+    ends = [*_ends(words), len(words)]
+    options = [i for i, w in enumerate(words) if _OPTION.match(w) or _OPEN.match(w)] + [len(words)]
     for index, word in sorted(named, key=lambda at: _IMAGE.search(at[1]) is None):
-        if any(_OPTION.match(w) or _OPEN.match(w) for w in _own(words[index + 1 :])):
+        if options[bisect_right(options, index)] < ends[bisect_right(ends, index)]:
             return _NAMES[re.findall(_NAME, word, re.IGNORECASE)[0].lower()], index + 1
     shown = " ".join(word for word in words if word != BREAK)
     raise BadArgument(

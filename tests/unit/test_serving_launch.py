@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -171,6 +172,136 @@ def test_no_script_grows_without_end(text: str) -> None:
         assert len(repr(parse_launch(text))) < 1_000_000
     except BadArgument:
         pass
+
+
+LARGEST = 1 << 17
+GROWING: dict[str, tuple[str, str, str]] = {  # what comes first, what is repeated up to half the largest text, what comes last
+    "doubled empty words": ("a=('' '')\n", 'a=("${a[@]}" "${a[@]}")\n', "vllm serve m"),
+    "a pod's variable": ("image: vllm\nenv:\n  A: " + "x" * 40_000 + "\nargs:\n  - ", "$(A)", ""),
+    "items of a list": ("image: vllm\nargs:\n", "- a\n", ""),
+    "names of an engine": ("", "sglang ", ""),
+    "names of an engine on lines": ("", "sglang\n", ""),
+    "printed commands": ("", "echo 'vllm serve' ", ""),
+    "nested commands": ("A=" + "x" * 40_000 + "\n", "bash -c 'vllm serve $A' ", ""),
+    "options on lines": ("vllm serve m", "\n--a", ""),
+    "variables in a word": ("a=\nvllm serve ", "x${a}", ""),
+    "variables in a value": ("a=" + "x" * 40_000 + "\nvllm serve b=$a", "$a", ""),
+    "added values": ("a=\n", "a+=xxxxxxxx\n", "vllm serve $a"),
+    "added words": ("a=()\n", "a+=(x)\n", "vllm serve ${a[@]}"),
+    "blanks in an image": ("image: a", " ", "vllm\nargs: [a]\n"),
+    "blanks in an item": ("- a", " ", "b"),
+    "empty lines of a list": ("CMD [", "\n", "vllm serve"),
+    "quotes": ("image: vllm\nargs: '", "''", " x"),
+    "brackets": ("vllm serve ", "[", ""),
+    "backquotes": ("vllm serve ", "`\n", ""),
+    "dollars": ("vllm serve ", "${a:-", ""),
+    "here-documents": ("", "cat <<A\n", ""),
+    "conditions": ("vllm serve ", "a && A=1 ", ""),
+    "parentheses": ("", "(A=1 ", "vllm serve m"),
+}
+
+
+@pytest.mark.parametrize("parts", GROWING.values(), ids=GROWING)
+def test_a_large_text_is_read_within_seconds(parts: tuple[str, str, str]) -> None:
+    """Whatever it repeats, the work and what comes of it stay near the length of the text."""
+    first, repeated, last = parts
+    text = first + repeated * ((LARGEST // 2 - len(first) - len(last)) // len(repeated)) + last
+    before = process_time()
+    try:
+        assert len(repr(parse_launch(text))) < 4 * LARGEST
+    except BadArgument:
+        pass
+    assert process_time() - before < 3
+
+
+def test_a_text_too_long_for_a_command_is_refused(tmp_path: Path) -> None:
+    """With its size, pasted or in a file."""
+    (tmp_path / "run.sh").write_text("vllm serve m " + "x" * LARGEST)
+    for source in (tmp_path / "run.sh", "vllm serve m " + "x" * LARGEST):
+        with pytest.raises(BadArgument, match=r"131085 characters, more than the 131072"):
+            read_launch(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A=1\nA=2\nvllm serve m --x $A", "2"),
+        ("A=1\nA=$A/b\nvllm serve m --x $A", "1/b"),
+        ("A=1\nA+=2\nvllm serve m --x $A", "12"),
+        ("A=(1 2)\nA=3\nvllm serve m --x $A", "3"),
+        ("A=(1 2)\nA=(3)\nA+=(B=4)\nvllm serve m --x ${A[@]} $B", "3 B=4"),
+        ("A+=2\nvllm serve m --x $A", "$A"),
+    ],
+)
+def test_a_later_assignment_takes_the_place_of_an_earlier_one(text: str, value: str) -> None:
+    """And only ``+=`` adds to it, where it is known what it adds to."""
+    assert parse_launch(text).arguments["x"] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("(A=2)", "$A"),
+        ("A=2 ./other.sh", "1"),
+        ("old() { A=2; }", "$A"),
+        ("function old {\n  A=2\n}", "$A"),
+        ("test -e x && A=2", "$A"),
+        ("grep -q x y || A=2", "$A"),
+        ("A=2 &", "$A"),
+        ("echo | A=2 cat", "$A"),
+        ("unset A", "$A"),
+        ("read -r A < file", "$A"),
+        ("printf -v A 2", "$A"),
+        ("source ./env.sh", "$A"),
+        (". ./env.sh", "$A"),
+        ("cd x && (A=2)\nA=3", "3"),
+        ("source venv/bin/activate && cd x &&\n  true", "1"),
+        ("cat > env.sh <<'END'\nA=2\nIt's\nEND", "1"),
+        ("cat <<-END | tee x\n\tvllm serve m --x old\n\tEND", "1"),
+        ("A=2 > log 2>&1", "$A"),
+        ("A=$'2'", "2"),
+        ("A=$'2\\'3'", "2'3"),
+        ('A=$"2"', "2"),
+    ],
+)
+def test_a_variable_has_a_value_only_where_that_certainly_holds(text: str, value: str) -> None:
+    """Not from a subshell, a function, a condition, another command, or the body of a document; a default does not stand for it either."""
+    assert parse_launch(f"A=1\n{text}\nvllm serve m --x $A").arguments["x"] == value
+    if value == "$A":
+        assert parse_launch(f"A=1\n{text}\nvllm serve m --x ${{A:-4}}").arguments["x"] == "${A:-4}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd x && export A=1 && vllm serve m --x $A",
+        "(cd x; A=1; vllm serve m --x $A)",
+        "run() {\n  A=1\n  vllm serve m --x $A\n}\nrun",
+        "cat > run.sh <<EOF\nA=1\nvllm serve m --x $A\nEOF\nbash run.sh",
+        "ssh gpu <<'EOF'\nvllm serve m --x 1\nEOF",
+    ],
+)
+def test_a_command_knows_what_was_assigned_where_it_stands(text: str) -> None:
+    """In the same chain, parentheses or function, and in a document when the script itself starts no server."""
+    assert parse_launch(text).arguments == {"model": "m", "x": "1"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "value"),
+    [
+        ('CMD ["vllm", "serve", "m", "--x", "1"]\nCMD ["vllm", "serve", "m", "--x", "2"]', "2"),
+        ('ENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--x", "2"]', "2"),
+        ('CMD ["m", "--x", "2"]\nENV A=b\nENTRYPOINT [ "vllm", "serve" ]', "2"),
+        ('ENTRYPOINT vllm serve m \\\n  --x 1\nCMD ["--x", "2"]', "1"),
+        ('ENTRYPOINT ["vllm", "serve", "m", "--x", "1"]', "1"),
+        ('ENTRYPOINT []\nCMD ["vllm", "serve", "m", "--x", "1"]', "1"),
+        ("ENV A=3\nCMD vllm serve m --x $A", "3"),
+    ],
+)
+def test_what_a_dockerfile_starts_is_its_last_entry_point_and_command(lines: str, value: str) -> None:
+    """A list under CMD goes on where a list under ENTRYPOINT ends."""
+    seen = parse_launch(f"FROM vllm/vllm-openai:v0.11.0\n{lines}\n")
+    assert (seen.target_path, seen.arguments["x"], seen.version) == ("m", value, "0.11.0")
 
 
 def test_variables_before_the_server_are_its_environment() -> None:
