@@ -43,7 +43,7 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
     *(
         ("key", text.replace("KEY", "Zq8xV2mKp7"), ("Zq8xV2mKp7",))
         for text in (
-            "--api-key first KEY --port 1", "--api-key=first KEY", "--api-key 'first' 'KEY'", "mysql -u root -pKEY db", "sshpass -pKEY ssh x",
+            "--api-key first KEY --port 1", "--api-key=first KEY", "--api-key 'first' 'KEY'", "mysql -u ada -pKEY db", "sshpass -pKEY ssh x",
             "redis-cli -h x -a KEY", "REDISCLI_AUTH=KEY", "pass: KEY", "PIN=KEY", '"token": "KEY"', "'token': 'KEY'", "set -x HF_TOKEN KEY",
             "wget --header='PRIVATE-TOKEN: KEY' x", "- name: HF_TOKEN\n  value: KEY", '{"name": "HF_TOKEN", "value": "KEY"}', "smbclient -U ada%KEY //x",
             "PGPASSWORD=KEY psql", "MYSQL_PWD=KEY mysql", "kubectl create secret generic x --from-literal=token=KEY", "curl -H 'X-Api-Key: KEY' x",
