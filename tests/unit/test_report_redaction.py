@@ -10,6 +10,8 @@ import reports
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3diag.case import Case, Given
+from eagle3diag.faults import detect
 from eagle3diag.findings import TEXT, Evidence
 from eagle3diag.report.redaction import KINDS, REASONS, clean, cleaned, removed
 
@@ -247,6 +249,25 @@ def test_private_keeps_all_but_keys() -> None:
 def test_a_version_is_known_by_its_field(version: str) -> None:
     """Four numbers under a name that ends in ``version`` are a version."""
     assert cleaned({"engine_version": version}) == {"engine_version": version}
+
+
+UNKNOWN = {
+    "$OPTS": "$OPTS", "${ARGS[@]}": "$ARGS", "$@": "$@", "$(EXTRA)": "$(EXTRA)", "${FLAGS:+--x KEY}": "$FLAGS",
+    "$(vault read KEY)": "$(vault ...)", "`/usr/bin/vault read KEY`": "`vault ...`",
+    "$(curl -H 'X-Unheard-Of: KEY' http://localhost)": "$(curl ...)", "$(sh -c 'echo KEY | x')": "$(sh ...)", "$(KEYKEY)": "$(...)",
+    "$( <KEY )": "$(...)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "shown"), UNKNOWN.items(), ids=range(len(UNKNOWN)))
+def test_what_the_shell_fills_in_is_named_by_its_name_alone(word: str, shown: str) -> None:
+    """C0 says which variable or program it cannot see through, and nothing of its arguments or of what stands in for it, on request too."""
+    word = word.replace("KEY", "Zq8xV2mKp7Lt")
+    found = detect(Case(Given(launch=f"sglang serve --model-path T --speculative-algorithm EAGLE3 {word}")))
+    titles = [f.title for f in found if f.title.startswith("cannot tell what")]
+
+    assert [t.removeprefix("cannot tell what ").removeprefix("these hold: ").removesuffix(" holds") for t in titles] == [shown]
+    assert "Zq8" not in repr(found)
 
 
 def test_numbers_and_kinds_are_kept() -> None:
