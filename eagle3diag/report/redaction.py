@@ -53,17 +53,19 @@ class Kind:
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
 _VALUE = r"(?:\$\{\w+\}|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
 # Further values of an option that takes several: long, with digits and letters, and no path; the words of a command have no such form.
-_RANDOM = r"(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
+_RANDOM = r"(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
 _FURTHER = rf"(?:[ \t]+(?!-|\(key)[\"']?{_RANDOM}[\"']?(?=[\s)\]}},;]|$))*"
+_LINE = r"[^\n;|&]{0,200}?"  # the words of one command
+_ASKS = r"(?:(?:login|password-stdin|passphrase-fd|with-token)\b|sudo\s+-S)"  # commands that read a key
 _IS = r"\\?['\"]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
 _NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|\[\s*\]|)", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
 
 _SECRET_NAME = (
     r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key(?:[-_]?id)?|access[-_]?key"
-    r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key)"
-    r"|(?:[\w-]*[-_])?(?:hf|hub|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
-    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd|(?i:private-token)|[A-Z]*_?(?:AUTH|PIN))"
+    r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key|subscription[-_]?key|client-(?:key|certificate)-data)|otp"
+    r"|(?:[\w-]*[-_])?(?:hf|hub|vault|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
+    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|[Pp]wd|_auth|(?i:private-token)|[A-Z]*_?(?:AUTH|PIN))"
 )
 _HOST_NAME = (
     r"(?:[\w-]*(?:hostname|host[-_]name|server[-_]name|node[-_]name|nodelist|init[-_]addr|master[-_]addr|base[-_]url|endpoint)"
@@ -171,6 +173,12 @@ KINDS: tuple[Kind, ...] = (
         always=True,
     ),
     _kind(
+        "key",
+        rf"(?P<keep>(?<![\w-])(?:--cookie[= ]\s*|curl\b{_LINE}\s-b\s?)['\"]?)[\w.-]+=[^\s'\"]+(?:;\s*[\w.-]+=[^\s;'\"]+)*",
+        "a session's cookie is as good as its password",
+        always=True,
+    ),
+    _kind(
         "signature",
         r"(?P<keep>://[^\s?'\"<>]{1,500}\?)(?=[^\s'\"<>]{0,2000}\b(?:X-Amz-|X-Goog-|Signature|Sig|token|key|GoogleAccessId|Expires|sv|code)[\w-]*=)[^\s'\"<>]+",
         "opens the address to whoever has it",
@@ -179,7 +187,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|password|passwd|passphrase|credentials?)(?:=|(?:\\?\s)+)(?!--))"
+        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|pass(?:word|wd|phrase)?|credentials?)(?:=|(?:\\?\s)+)(?!--))"
         rf"(?P<value>{_VALUE}{_FURTHER})",
         _ACTS,
         re.IGNORECASE,
@@ -196,16 +204,28 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)(?!\(key)[^\s-]\S*",
+        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login(?:\s+--[\w-]+)*|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass)\b[^\n;|&]{0,200}?\s-p|redis-cli\b[^\n;|&]{0,200}?\s-a[ ]?|smbclient\b[^\n;|&]{0,200}?\s-U\s?[^\s%]+%))"
-        r"(?!\(key)[^\s-]\S*",
+        rf"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass|7z[ar]?)\b{_LINE}\s-p|redis-cli\b{_LINE}\s-a[ ]?|smbclient\b{_LINE}\s-U\s?[^\s%]+%"
+        rf"|(?:az\s+login|mongo(?:sh|dump|restore|import|export)?)\b{_LINE}\s-p\s+|ldap\w+\b{_LINE}\s-w\s*|(?:un)?zip\b{_LINE}\s-P\s*"
+        rf"|openssl\b{_LINE}\s-k\s+|aws\s+configure\s+set\s+[\w.-]*(?:key|token|secret)[\w-]*\s+|vault\s+(?:kv\s+put|write)\s+\S+\s+[\w-]+="
+        rf"|{_ASKS}{_LINE}<<<\s*))(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
+    ),
+    _kind(
+        "key",
+        rf"(?P<keep>\b(?:echo|printf)\s+(?:-\w+\s+)?)(?P<value>{_VALUE})(?=\s*\|{_LINE}\b{_ASKS})",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key", rf"(?P<keep>\bset\s+(?:-\w+\s+)+{_SECRET_NAME}\s+)(?!\(key)(?P<value>{_VALUE})", _ACTS, spares=_harmless_value, always=True
     ),
     _kind("key", r"(?P<keep>\bset\s+(?:-\w+\s+)*[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|SECRET|PASSWORD)\s+)(?!\(key)\S+", _ACTS, always=True),
     _kind(
@@ -217,7 +237,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])(?:['\"]token['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
+        rf"(?P<keep>(?<![\w-])(?:['\"](?:token|auth)['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
         _ACTS,
         re.IGNORECASE,
         spares=_harmless_value,

@@ -49,6 +49,12 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
             "redis-cli -h x -a KEY", "REDISCLI_AUTH=KEY", "pass: KEY", "PIN=KEY", '"token": "KEY"', "'token': 'KEY'", "set -x HF_TOKEN KEY",
             "wget --header='PRIVATE-TOKEN: KEY' x", "- name: HF_TOKEN\n  value: KEY", '{"name": "HF_TOKEN", "value": "KEY"}', "smbclient -U ada%KEY //x",
             "PGPASSWORD=KEY psql", "MYSQL_PWD=KEY mysql", "kubectl create secret generic x --from-literal=token=KEY", "curl -H 'X-Api-Key: KEY' x",
+            "curl -H 'X-Vault-Token: KEY'", "curl -H 'Ocp-Apim-Subscription-Key: KEY'", "_auth=KEY", '"auths": {"x": {"auth": "KEY"}}', "otp=KEY",
+            "Server=db;User Id=sa;Pwd=KEY;", "curl --cookie 'sid=KEY' x", "curl -b sid=KEY x", "az login --service-principal -u app -p KEY -t t",
+            "mongo -p KEY", "ldapsearch -w KEY", "unzip -P KEY x.zip", "7z x -pKEY a.7z", "openssl enc -aes-256-cbc -k KEY -in x",
+            "rclone --sftp-pass KEY", "wandb login --relogin KEY", "aws configure set aws_secret_access_key KEY", "huggingface-cli login <<< KEY",
+            "echo KEY | docker login --password-stdin", "echo 'KEY' | huggingface-cli login", "gpg --passphrase-fd 0 <<< KEY", "client-key-data: KEY",
+            "echo KEY | sudo -S ls", "vault kv put secret/x value=KEY", "set -gx hf_token KEY",
         )
     ),
     ("login", "curl -uada:Zq8xV2mKp7 x", ("Zq8xV2mKp7",)),
@@ -191,6 +197,7 @@ TWINS = [
     "0.5.0.dev, 1.0.dev0, config.prod.json, blocks.0.se, logger.info('x'), notes.app",
     "docker run -u 1000:1000 image; python -u x.py; ssh://git@github.com/x/y; #token: 512, token=None, num_tokens=5",
     "sorted(x, key=len), --speculative-token-map map.pt, keys=3, --kv-cache-dtype auto, passes=2",
+    "mkdir -p out, zip -r x.zip y, openssl version, echo done | tee x, two-pass: yes, author: x, curl -b cookies.txt x",
     "key_value_heads: 8, num_key_value_heads=2, key: value",
 ]
 
@@ -301,6 +308,10 @@ def test_cleaning_is_stable(text: str) -> None:
         "x=",
         "Cookie: ",
         "eyJaaaaaaaa.",
+        "pass:",
+        "echo a |",
+        "login ",
+        "curl -b ",
     ],
 )
 def test_long_hostile_strings_take_no_time(piece: str) -> None:
