@@ -129,7 +129,7 @@ _ACTS, _WHERE, _WHO = "lets whoever has it act in its owner's name", "tells wher
 KINDS: tuple[Kind, ...] = (
     _kind(
         "private key",
-        r"-----BEGIN [A-Z0-9 ]*(?:KEY|CERTIFICATE)[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)",
+        r"-----BEGIN [A-Z0-9 ]*(?:KEY|CERTIFICATE|MESSAGE)[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)|PuTTY-User-Key-File-\d:.*?(?:Private-MAC: \w+|\Z)",
         _ACTS,
         re.DOTALL,
         always=True,
@@ -142,10 +142,12 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|dop_v1|shpat|sbp)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
-        r"gl(?:pat|rt|dt)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
+        r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|do[opr]_v1|shp(?:at|ss|ca|pa)|sbp|sk_org|rpa|tgp_v1|jina|pcsk|ntn|figd|cfut|rnd|vercel)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
+        r"gl(?:pat|rt|dt|ptt)-[\w-]{16,}|hf_(?:oauth|jwt)_[\w.-]{16,}|gl(?:sa|c)_\w{16,}|dckr_[op]at_[\w-]{16,}|sntry[su]_[\w-]{16,}|"
+        r"(?:csk|tvly|pat-[a-z]{2}\d)-[\w-]{16,}|ATATT3[\w=-]{16,}|(?<=hooks\.zapier\.com/hooks/catch/)[\w/]+|(?<=ntfy\.sh/)[\w-]+|"
+        r"(?<=api\.telegram\.org/)bot\d+:[\w-]+|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
         r"nvapi-[\w-]{16,}|pypi-[\w-]{16,}|dapi[0-9a-f]{32}|SG\.[\w-]{16,}\.[\w-]{16,}|[rsp]k_(?:live|test)_\w{10,}|\d{8,10}:AA[\w-]{30,}|"
-        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+|"
+        r"eyJ[\w-]{8,}\.(?:[\w-]{8,}(?:\.[\w-]*){0,3}|(?:\.[\w-]+){2,3})|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+|"
         r"tskey-[\w-]{16,}|(?:xai|pplx)-\w{20,}|hv[sbr]\.[\w-]{16,}|lsv2_\w{20,}|fw_[A-Za-z0-9]{20,}|GOCSPX-[\w-]{16,}|1//0[\w-]{20,}|"
         r"(?<=/api/webhooks/)[\w/-]+|(?<=\.office\.com/webhook)[\w/@-]+)",
         _ACTS,

@@ -57,6 +57,16 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
             "echo KEY | sudo -S ls", "vault kv put secret/x value=KEY", "set -gx hf_token KEY",
         )
     ),
+    *(
+        ("key", before + "Zq8xV2mKp7Ltw3RbZq8xV2mK", ("Zq8xV2mKp7",))
+        for before in (
+            "hf_" "oauth_", "hf_" "jwt_", "gl" "sa_", "gl" "c_", "gl" "ptt-", "dckr" "_pat_", "doo" "_v1_", "dor" "_v1_", "rp" "a_", "tgp" "_v1_", "cs" "k-",
+            "jin" "a_", "tvl" "y-", "pcs" "k_", "nt" "n_", "fig" "d_", "sntr" "ys_", "shp" "ss_", "ATA" "TT3", "pat" "-na1-", "cfu" "t_", "sk" "_org_",
+            "https://api.telegram.org/bot123456789:", "https://hooks.zapier.com/hooks/catch/123/", "https://ntfy.sh/", "ey" "JhbGciOiJkaXIifQ..abcdefgh.",
+        )
+    ),
+    ("private key", "-----BEGIN PGP " "MESSAGE-----\nZq8xV2mKp7\n-----END PGP MESSAGE-----", ("Zq8xV2mKp7",)),
+    ("private key", "PuTTY-User-" "Key-File-3: ssh-ed25519\nPrivate-Lines: 1\nZq8xV2mKp7\nPrivate-MAC: Zq8xV2mKp7", ("Zq8xV2mKp7",)),
     ("login", "curl -uada:Zq8xV2mKp7 x", ("Zq8xV2mKp7",)),
     ("key", f"huggingface-cli login --token {HF}", (HF,)),
     ("key", f"id {AWS} seen", (AWS,)),
