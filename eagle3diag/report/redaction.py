@@ -51,14 +51,24 @@ class Kind:
 
 
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
-_VALUE = r"(?:\$\{\w+\}|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+_VALUE = r"(?:<\|[\w -]{1,40}\|>|\$\{\w+\}|\$\{[^}\n]{0,500}\}|\$\([^)\n]{0,500}\)|\$'[^'\n]{0,500}'|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
 # Further values of an option that takes several: long, with digits and letters, and no path; the words of a command have no such form.
 _RANDOM = r"(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
 _FURTHER = rf"(?:[ \t]+(?!-|\(key)[\"']?{_RANDOM}[\"']?(?=[\s)\]}},;]|$))*"
 _LINE = r"[^\n;|&]{0,200}?"  # the words of one command
 _ASKS = r"(?:(?:login|password-stdin|passphrase-fd|with-token)\b|sudo\s+-S)"  # commands that read a key
-_IS = r"\\?['\"]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
-_NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|\[\s*\]|)", re.IGNORECASE)
+_IS = r"\\?['\"]?\]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
+_NO_SECRET = re.compile(
+    r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|</?[\w -]*>|<\|[\w -]*\|>|\[\s*\]|(?-i:\[[A-Z_]{1,16}\])|)", re.IGNORECASE
+)
+_LONG_NUMBER = re.compile(r"(?:api[-_]?key|secret|passw(?:or)?d|passphrase)\W*$", re.IGNORECASE)
+_SELDOM = re.compile(r"(?:[\w-]{2}[-_](?:key|token)|--?key)\W*$", re.IGNORECASE)
+_SURE = re.compile(
+    r"(?:api|access|private|account|encryption|signing|admin|subscription|secret|hf|hub|vault|auth|bearer|refresh|session|security|csrf|"
+    r"github|gitlab|slack|bot|wandb|id)[-_]?(?:key|token)\W*$",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"[a-z_]{1,8}\d{0,3}|[\w-]{1,40}\.(?:pt|json|txt|yaml|safetensors)")
 _LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
 
 _SECRET_NAME = (
@@ -84,6 +94,7 @@ _PUBLIC = re.compile(
     re.IGNORECASE,
 )
 _HOST = r"[A-Za-z0-9](?:[\w-]*[\w])?"
+_TENSOR = re.compile(r"[a-z_]+(?:\.[a-z_]+){0,9}\.\d{1,3}\.(?:co|app|private)")  # model.layers.0.co, cut short
 _BEFORE_A_VERSION = re.compile(
     r"(?:[=<>~!]=\s*|\bv|\b(?:version|ver|release|driver|cuda|nccl|cudnn|cublas|torch|sglang|vllm|transformers|python|triton|flashinfer|"
     r"tensorrt(?:[-_]llm)?)['\"]?\s*[:= ]\s*['\"]?v?)$",
@@ -92,7 +103,13 @@ _BEFORE_A_VERSION = re.compile(
 
 
 def _harmless_value(match: re.Match[str]) -> bool:
-    return _NO_SECRET.fullmatch(match["value"].strip("\"'\\")) is not None
+    """Whether the value is none, a number or a variable; or a word or a file behind a name that keys seldom have (``--sort-key accept``)."""
+    value, name, at = match["value"].strip("\"'\\"), match["keep"][-60:], match.start()
+    if value.isdigit() and len(value) > 5 and _LONG_NUMBER.search(name):
+        return False
+    if match.string[max(0, at - 1) : at] == "/" and name.rstrip().endswith(":"):  # /etc/passwd: what is wrong with that file
+        return True
+    return _NO_SECRET.fullmatch(value) is not None or bool(_PLAIN.fullmatch(value) and _SELDOM.search(name) and not _SURE.search(name))
 
 
 def _local_value(match: re.Match[str]) -> bool:
@@ -102,6 +119,8 @@ def _local_value(match: re.Match[str]) -> bool:
 def _public_host(match: re.Match[str]) -> bool:
     """Whether everyone knows the name, or it is a number that only ends like one (``0.5.0.dev``)."""
     host = match["host"]
+    if not match.groupdict().get("keep") and _TENSOR.fullmatch(host):
+        return True
     number = "." in host and not any(c.isalpha() for c in host.rpartition(".")[0])
     return bool(_LOCAL.fullmatch(host) or _PUBLIC.fullmatch(host)) or (number and host.rpartition(".")[2].isalpha())
 
@@ -189,7 +208,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|pass(?:word|wd|phrase)?|credentials?)(?:=|(?:\\?\s)+)(?!--))"
+        rf"(?P<keep>(?:(?<![\w-])--?|[\u2013\u2014])(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|pass(?:word|wd|phrase)?|credentials?)(?:=|(?:\\?\s)+)(?!--))"
         rf"(?P<value>{_VALUE}{_FURTHER})",
         _ACTS,
         re.IGNORECASE,
@@ -242,6 +261,21 @@ KINDS: tuple[Kind, ...] = (
         rf"(?P<keep>(?<![\w-])(?:['\"](?:token|auth)['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
         _ACTS,
         re.IGNORECASE,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\blogin\(\s*(?:(?:key|token|api_key)\s*=\s*)?)(?P<value>\"[^\"\n]*\"|'[^'\n]*')",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?i:(?:(?:api|secret|access) key|token|password)(?: provided| is)?\s{0,9}(?:[:=]\s{0,9})?['\"]?))"
+        r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])(?=\S{0,200}[A-Z])(?P<value>[\w+/=~-]{8,})",
+        _ACTS,
         spares=_harmless_value,
         always=True,
     ),

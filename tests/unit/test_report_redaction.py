@@ -55,6 +55,8 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
             "rclone --sftp-pass KEY", "wandb login --relogin KEY", "aws configure set aws_secret_access_key KEY", "huggingface-cli login <<< KEY",
             "echo KEY | docker login --password-stdin", "echo 'KEY' | huggingface-cli login", "gpg --passphrase-fd 0 <<< KEY", "client-key-data: KEY",
             "echo KEY | sudo -S ls", "vault kv put secret/x value=KEY", "set -gx hf_token KEY",
+            "HF_TOKEN=$'KEY'", "HF_TOKEN=${X:-KEY}", "HF_TOKEN=$(echo KEY)", "os.environ['HF_TOKEN'] = 'KEY'", "wandb.login(key='KEY')", "login('KEY')",
+            "Incorrect API key provided: KEY", "Invalid token: KEY", "api key: KEY", "\u2014api-key KEY",
         )
     ),
     *(
@@ -208,6 +210,16 @@ TWINS = [
     "docker run -u 1000:1000 image; python -u x.py; ssh://git@github.com/x/y; #token: 512, token=None, num_tokens=5",
     "sorted(x, key=len), --speculative-token-map map.pt, keys=3, --kv-cache-dtype auto, passes=2",
     "mkdir -p out, zip -r x.zip y, openssl version, echo done | tee x, two-pass: yes, author: x, curl -b cookies.txt x",
+    "--eos-token </s>",
+    "EOS_TOKEN=</s>",
+    "--mask-token [MASK]",
+    "--draft-token map.pt",
+    "--sort-key accept",
+    "SGLANG_ATTN_KEY=fa3",
+    "SPECIAL_TOKEN=<|im_end|>",
+    "model.layers.0.co",
+    "/etc/passwd: not a file of tensors",
+    "--key q_proj",
     "key_value_heads: 8, num_key_value_heads=2, key: value",
 ]
 
@@ -319,6 +331,8 @@ def test_cleaning_is_stable(text: str) -> None:
         "Cookie: ",
         "eyJaaaaaaaa.",
         "pass:",
+        "token:",
+        "x/passwd: ",
         "echo a |",
         "login ",
         "curl -b ",
