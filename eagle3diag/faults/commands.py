@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -135,15 +136,35 @@ def _unknown(case: Case) -> Finding | None:
     launch = case.launch
     if launch is None or not launch.unknown or (case.log is not None and case.log.launch is not None):
         return None
-    names = ", ".join(launch.unknown)
+    names = tuple(dict.fromkeys(name for word in launch.unknown for name in _named(word)))
+    listed = ", ".join(names)
     return Finding(
         "C0",
         Severity.NOTE,
-        f"cannot tell what {names} holds" if len(launch.unknown) == 1 else f"cannot tell what these hold: {names}",
+        f"cannot tell what {listed} holds" if len(names) == 1 else f"cannot tell what these hold: {listed}",
         "Nothing in the command assigns it. An option that is not seen may stand there, so nothing is held against what is missing.",
-        tuple(Evidence("variable", name, "assigned in the text", "launch command") for name in launch.unknown),
+        tuple(Evidence("variable", name, "assigned in the text", "launch command") for name in names),
         "Pass the command as the server got it: ps -ww -o args= -p PID, or the server's log as --log, which prints its arguments.",
     )
+
+
+# What the shell fills in: a command, shown by its first word alone, or a variable, shown without what stands in for it. Arguments and
+# defaults may be keys.
+_FILLED = re.compile(r"(?:(?P<dollar>\$)\(|`)\s*(?P<program>[\w./-]*)(?P<rest>[^)`])?|\$\{[!#]?(?P<name>\w+)|\$(?P<plain>\w+|[@*])")
+_PROGRAM = re.compile(r"[A-Za-z][\w.-]{0,19}")  # longer ones are no programs that anyone knows by name
+
+
+def _named(word: str) -> Iterator[str]:
+    """The variables and programs of a word of the command, without any value."""
+    for found in _FILLED.finditer(word):
+        if name := found["name"] or found["plain"]:
+            yield f"${name}"
+            continue
+        program = found["program"].rpartition("/")[2]
+        known = program if _PROGRAM.fullmatch(program) else ""
+        inside = " ".join((*filter(None, [known]), *(["..."] if found["rest"] or not known else [])))
+        yield f"$({inside})" if found["dollar"] else f"`{inside}`"
+        return  # what follows are the arguments of that program
 
 
 def _no_speculation(case: Case) -> Finding | None:

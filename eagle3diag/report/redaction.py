@@ -51,19 +51,31 @@ class Kind:
 
 
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
-_VALUE = r"(?:\$\{\w+\}|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+_VALUE = r"(?:<\|[\w -]{1,40}\|>|\$\{\w+\}|\$\{[^}\n]{0,500}\}|\$\([^)\n]{0,500}\)|\$'[^'\n]{0,500}'|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
 # Further values of an option that takes several: long, with digits and letters, and no path; the words of a command have no such form.
-_RANDOM = r"(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
+_RANDOM = r"(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
 _FURTHER = rf"(?:[ \t]+(?!-|\(key)[\"']?{_RANDOM}[\"']?(?=[\s)\]}},;]|$))*"
-_IS = r"\\?['\"]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
-_NO_SECRET = re.compile(r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|<[\w -]*>|\[\s*\]|)", re.IGNORECASE)
+_LINE = r"[^\n;|&]{0,200}?"  # the words of one command
+_ASKS = r"(?:(?:login|password-stdin|passphrase-fd|with-token)\b|sudo\s+-S)"  # commands that read a key
+_IS = r"\\?['\"]?\]?\s*(?:[=:]|%3D)\s*"  # NAME=value, "name": "value", name='value', {\"name\": \"value\"}
+_NO_SECRET = re.compile(
+    r"(?:none|null|true|false|\d{1,9}|\*+|\$\{?\w+\}?|</?[\w -]*>|<\|[\w -]*\|>|\[\s*\]|(?-i:\[[A-Z_]{1,16}\])|)", re.IGNORECASE
+)
+_LONG_NUMBER = re.compile(r"(?:api[-_]?key|secret|passw(?:or)?d|passphrase)\W*$", re.IGNORECASE)
+_SELDOM = re.compile(r"(?:[\w-]{2}[-_](?:key|token)|--?key)\W*$", re.IGNORECASE)
+_SURE = re.compile(
+    r"(?:api|access|private|account|encryption|signing|admin|subscription|secret|hf|hub|vault|auth|bearer|refresh|session|security|csrf|"
+    r"github|gitlab|slack|bot|wandb|id)[-_]?(?:key|token)\W*$",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"[a-z_]{1,8}\d{0,3}|[\w-]{1,40}\.(?:pt|json|txt|yaml|safetensors)")
 _LOCAL = re.compile(r"(?:none|null|true|false|auto|localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|::1?|\[::1?\]|)(?::\d+)?", re.IGNORECASE)
 
 _SECRET_NAME = (
     r"(?:(?i:[\w-]*(?:api[-_]?key|apikey|secret(?:[-_]?(?:key|access[-_]?key))?|passw(?:or)?d|passphrase|credentials?|private[-_]?key(?:[-_]?id)?|access[-_]?key"
-    r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key)"
-    r"|(?:[\w-]*[-_])?(?:hf|hub|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
-    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|pwd|(?i:private-token)|[A-Z]*_?(?:AUTH|PIN))"
+    r"(?:[-_]?id)?|account[-_]?key|encryption[-_]?key|signing[-_]?key|admin[-_]?key|subscription[-_]?key|client-(?:key|certificate)-data)|otp"
+    r"|(?:[\w-]*[-_])?(?:hf|hub|vault|auth|access|api|bearer|refresh|session|security|csrf|github|gitlab|slack|bot|wandb|id)[-_]?token)"
+    r"|[A-Z][A-Z0-9_]*_(?:TOKEN|PAT|PWD|KEY)|[Pp]wd|_auth|(?i:private-token)|[A-Z]*_?(?:AUTH|PIN))"
 )
 _HOST_NAME = (
     r"(?:[\w-]*(?:hostname|host[-_]name|server[-_]name|node[-_]name|nodelist|init[-_]addr|master[-_]addr|base[-_]url|endpoint)"
@@ -82,6 +94,7 @@ _PUBLIC = re.compile(
     re.IGNORECASE,
 )
 _HOST = r"[A-Za-z0-9](?:[\w-]*[\w])?"
+_TENSOR = re.compile(r"[a-z_]+(?:\.[a-z_]+){0,9}\.\d{1,3}\.(?:co|app|private)")  # model.layers.0.co, cut short
 _BEFORE_A_VERSION = re.compile(
     r"(?:[=<>~!]=\s*|\bv|\b(?:version|ver|release|driver|cuda|nccl|cudnn|cublas|torch|sglang|vllm|transformers|python|triton|flashinfer|"
     r"tensorrt(?:[-_]llm)?)['\"]?\s*[:= ]\s*['\"]?v?)$",
@@ -90,7 +103,13 @@ _BEFORE_A_VERSION = re.compile(
 
 
 def _harmless_value(match: re.Match[str]) -> bool:
-    return _NO_SECRET.fullmatch(match["value"].strip("\"'\\")) is not None
+    """Whether the value is none, a number or a variable; or a word or a file behind a name that keys seldom have (``--sort-key accept``)."""
+    value, name, at = match["value"].strip("\"'\\"), match["keep"][-60:], match.start()
+    if value.isdigit() and len(value) > 5 and _LONG_NUMBER.search(name):
+        return False
+    if match.string[max(0, at - 1) : at] == "/" and name.rstrip().endswith(":"):  # /etc/passwd: what is wrong with that file
+        return True
+    return _NO_SECRET.fullmatch(value) is not None or bool(_PLAIN.fullmatch(value) and _SELDOM.search(name) and not _SURE.search(name))
 
 
 def _local_value(match: re.Match[str]) -> bool:
@@ -100,6 +119,8 @@ def _local_value(match: re.Match[str]) -> bool:
 def _public_host(match: re.Match[str]) -> bool:
     """Whether everyone knows the name, or it is a number that only ends like one (``0.5.0.dev``)."""
     host = match["host"]
+    if not match.groupdict().get("keep") and _TENSOR.fullmatch(host):
+        return True
     number = "." in host and not any(c.isalpha() for c in host.rpartition(".")[0])
     return bool(_LOCAL.fullmatch(host) or _PUBLIC.fullmatch(host)) or (number and host.rpartition(".")[2].isalpha())
 
@@ -127,7 +148,7 @@ _ACTS, _WHERE, _WHO = "lets whoever has it act in its owner's name", "tells wher
 KINDS: tuple[Kind, ...] = (
     _kind(
         "private key",
-        r"-----BEGIN [A-Z0-9 ]*(?:KEY|CERTIFICATE)[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)",
+        r"-----BEGIN [A-Z0-9 ]*(?:KEY|CERTIFICATE|MESSAGE)[A-Z ]*-----.*?(?:-----END [A-Z0-9 ]*-----|\Z)|PuTTY-User-Key-File-\d:.*?(?:Private-MAC: \w+|\Z)",
         _ACTS,
         re.DOTALL,
         always=True,
@@ -140,10 +161,12 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|dop_v1|shpat|sbp)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
-        r"gl(?:pat|rt|dt)-[\w-]{16,}|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
+        r"\b(?:sk-[A-Za-z0-9_-]{16,}|(?:hf|api_org|gsk|r8|npm|do[opr]_v1|shp(?:at|ss|ca|pa)|sbp|sk_org|rpa|tgp_v1|jina|pcsk|ntn|figd|cfut|rnd|vercel)_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|"
+        r"gl(?:pat|rt|dt|ptt)-[\w-]{16,}|hf_(?:oauth|jwt)_[\w.-]{16,}|gl(?:sa|c)_\w{16,}|dckr_[op]at_[\w-]{16,}|sntry[su]_[\w-]{16,}|"
+        r"(?:csk|tvly|pat-[a-z]{2}\d)-[\w-]{16,}|ATATT3[\w=-]{16,}|(?<=hooks\.zapier\.com/hooks/catch/)[\w/]+|(?<=ntfy\.sh/)[\w-]+|"
+        r"(?<=api\.telegram\.org/)bot\d+:[\w-]+|xox[a-z]-[\w-]{10,}|xapp-[\w-]{10,}|A(?:KIA|SIA|GPA|IDA|ROA)[0-9A-Z]{12,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|"
         r"nvapi-[\w-]{16,}|pypi-[\w-]{16,}|dapi[0-9a-f]{32}|SG\.[\w-]{16,}\.[\w-]{16,}|[rsp]k_(?:live|test)_\w{10,}|\d{8,10}:AA[\w-]{30,}|"
-        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+|"
+        r"eyJ[\w-]{8,}\.(?:[\w-]{8,}(?:\.[\w-]*){0,3}|(?:\.[\w-]+){2,3})|(?<=hooks\.slack\.com/services/)[\w/]+|AGE-SECRET-KEY-1\w+|"
         r"tskey-[\w-]{16,}|(?:xai|pplx)-\w{20,}|hv[sbr]\.[\w-]{16,}|lsv2_\w{20,}|fw_[A-Za-z0-9]{20,}|GOCSPX-[\w-]{16,}|1//0[\w-]{20,}|"
         r"(?<=/api/webhooks/)[\w/-]+|(?<=\.office\.com/webhook)[\w/@-]+)",
         _ACTS,
@@ -171,6 +194,12 @@ KINDS: tuple[Kind, ...] = (
         always=True,
     ),
     _kind(
+        "key",
+        rf"(?P<keep>(?<![\w-])(?:--cookie[= ]\s*|curl\b{_LINE}\s-b\s?)['\"]?)[\w.-]+=[^\s'\"]+(?:;\s*[\w.-]+=[^\s;'\"]+)*",
+        "a session's cookie is as good as its password",
+        always=True,
+    ),
+    _kind(
         "signature",
         r"(?P<keep>://[^\s?'\"<>]{1,500}\?)(?=[^\s'\"<>]{0,2000}\b(?:X-Amz-|X-Goog-|Signature|Sig|token|key|GoogleAccessId|Expires|sv|code)[\w-]*=)[^\s'\"<>]+",
         "opens the address to whoever has it",
@@ -179,7 +208,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])--?(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|password|passwd|passphrase|credentials?)(?:=|(?:\\?\s)+)(?!--))"
+        rf"(?P<keep>(?:(?<![\w-])--?|[\u2013\u2014])(?:[\w-]+[-_])?(?:token|secret|(?:api)?key|pass(?:word|wd|phrase)?|credentials?)(?:=|(?:\\?\s)+)(?!--))"
         rf"(?P<value>{_VALUE}{_FURTHER})",
         _ACTS,
         re.IGNORECASE,
@@ -196,16 +225,28 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)(?!\(key)[^\s-]\S*",
+        r"(?P<keep>\b(?:sshpass\s+-p|wandb\s+login(?:\s+--[\w-]+)*|(?:docker|podman|helm)\s+(?:\w+\s+)?login\s[^\n;|&]{0,200}?\s-p)\s+)(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
     ),
     _kind(
         "key",
-        r"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass)\b[^\n;|&]{0,200}?\s-p|redis-cli\b[^\n;|&]{0,200}?\s-a[ ]?|smbclient\b[^\n;|&]{0,200}?\s-U\s?[^\s%]+%))"
-        r"(?!\(key)[^\s-]\S*",
+        rf"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass|7z[ar]?)\b{_LINE}\s-p|redis-cli\b{_LINE}\s-a[ ]?|smbclient\b{_LINE}\s-U\s?[^\s%]+%"
+        rf"|(?:az\s+login|mongo(?:sh|dump|restore|import|export)?)\b{_LINE}\s-p\s+|ldap\w+\b{_LINE}\s-w\s*|(?:un)?zip\b{_LINE}\s-P\s*"
+        rf"|openssl\b{_LINE}\s-k\s+|aws\s+configure\s+set\s+[\w.-]*(?:key|token|secret)[\w-]*\s+|vault\s+(?:kv\s+put|write)\s+\S+\s+[\w-]+="
+        rf"|{_ASKS}{_LINE}<<<\s*))(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
+    ),
+    _kind(
+        "key",
+        rf"(?P<keep>\b(?:echo|printf)\s+(?:-\w+\s+)?)(?P<value>{_VALUE})(?=\s*\|{_LINE}\b{_ASKS})",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key", rf"(?P<keep>\bset\s+(?:-\w+\s+)+{_SECRET_NAME}\s+)(?!\(key)(?P<value>{_VALUE})", _ACTS, spares=_harmless_value, always=True
     ),
     _kind("key", r"(?P<keep>\bset\s+(?:-\w+\s+)*[A-Z][A-Z0-9_]*_(?:TOKEN|KEY|SECRET|PASSWORD)\s+)(?!\(key)\S+", _ACTS, always=True),
     _kind(
@@ -217,9 +258,24 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])(?:['\"]token['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
+        rf"(?P<keep>(?<![\w-])(?:['\"](?:token|auth)['\"]\s*:\s*|pass\s*[:=]\s*)(?=['\"]?{_RANDOM}))(?P<value>{_VALUE})",
         _ACTS,
         re.IGNORECASE,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\blogin\(\s*(?:(?:key|token|api_key)\s*=\s*)?)(?P<value>\"[^\"\n]*\"|'[^'\n]*')",
+        _ACTS,
+        spares=_harmless_value,
+        always=True,
+    ),
+    _kind(
+        "key",
+        r"(?P<keep>\b(?i:(?:(?:api|secret|access) key|token|password)(?: provided| is)?\s{0,9}(?:[:=]\s{0,9})?['\"]?))"
+        r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])(?=\S{0,200}[A-Z])(?P<value>[\w+/=~-]{8,})",
+        _ACTS,
         spares=_harmless_value,
         always=True,
     ),

@@ -10,6 +10,8 @@ import reports
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eagle3diag.case import Case, Given
+from eagle3diag.faults import detect
 from eagle3diag.findings import TEXT, Evidence
 from eagle3diag.report.redaction import KINDS, REASONS, clean, cleaned, removed
 
@@ -43,12 +45,30 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
     *(
         ("key", text.replace("KEY", "Zq8xV2mKp7"), ("Zq8xV2mKp7",))
         for text in (
-            "--api-key first KEY --port 1", "--api-key=first KEY", "--api-key 'first' 'KEY'", "mysql -u root -pKEY db", "sshpass -pKEY ssh x",
+            "--api-key first KEY --port 1", "--api-key=first KEY", "--api-key 'first' 'KEY'", "mysql -u ada -pKEY db", "sshpass -pKEY ssh x",
             "redis-cli -h x -a KEY", "REDISCLI_AUTH=KEY", "pass: KEY", "PIN=KEY", '"token": "KEY"', "'token': 'KEY'", "set -x HF_TOKEN KEY",
             "wget --header='PRIVATE-TOKEN: KEY' x", "- name: HF_TOKEN\n  value: KEY", '{"name": "HF_TOKEN", "value": "KEY"}', "smbclient -U ada%KEY //x",
             "PGPASSWORD=KEY psql", "MYSQL_PWD=KEY mysql", "kubectl create secret generic x --from-literal=token=KEY", "curl -H 'X-Api-Key: KEY' x",
+            "curl -H 'X-Vault-Token: KEY'", "curl -H 'Ocp-Apim-Subscription-Key: KEY'", "_auth=KEY", '"auths": {"x": {"auth": "KEY"}}', "otp=KEY",
+            "Server=db;User Id=sa;Pwd=KEY;", "curl --cookie 'sid=KEY' x", "curl -b sid=KEY x", "az login --service-principal -u app -p KEY -t t",
+            "mongo -p KEY", "ldapsearch -w KEY", "unzip -P KEY x.zip", "7z x -pKEY a.7z", "openssl enc -aes-256-cbc -k KEY -in x",
+            "rclone --sftp-pass KEY", "wandb login --relogin KEY", "aws configure set aws_secret_access_key KEY", "huggingface-cli login <<< KEY",
+            "echo KEY | docker login --password-stdin", "echo 'KEY' | huggingface-cli login", "gpg --passphrase-fd 0 <<< KEY", "client-key-data: KEY",
+            "echo KEY | sudo -S ls", "vault kv put secret/x value=KEY", "set -gx hf_token KEY",
+            "HF_TOKEN=$'KEY'", "HF_TOKEN=${X:-KEY}", "HF_TOKEN=$(echo KEY)", "os.environ['HF_TOKEN'] = 'KEY'", "wandb.login(key='KEY')", "login('KEY')",
+            "Incorrect API key provided: KEY", "Invalid token: KEY", "api key: KEY", "\u2014api-key KEY",
         )
     ),
+    *(
+        ("key", before + "Zq8xV2mKp7Ltw3RbZq8xV2mK", ("Zq8xV2mKp7",))
+        for before in (
+            "hf_" "oauth_", "hf_" "jwt_", "gl" "sa_", "gl" "c_", "gl" "ptt-", "dckr" "_pat_", "doo" "_v1_", "dor" "_v1_", "rp" "a_", "tgp" "_v1_", "cs" "k-",
+            "jin" "a_", "tvl" "y-", "pcs" "k_", "nt" "n_", "fig" "d_", "sntr" "ys_", "shp" "ss_", "ATA" "TT3", "pat" "-na1-", "cfu" "t_", "sk" "_org_",
+            "https://api.telegram.org/bot123456789:", "https://hooks.zapier.com/hooks/catch/123/", "https://ntfy.sh/", "ey" "JhbGciOiJkaXIifQ..abcdefgh.",
+        )
+    ),
+    ("private key", "-----BEGIN PGP " "MESSAGE-----\nZq8xV2mKp7\n-----END PGP MESSAGE-----", ("Zq8xV2mKp7",)),
+    ("private key", "PuTTY-User-" "Key-File-3: ssh-ed25519\nPrivate-Lines: 1\nZq8xV2mKp7\nPrivate-MAC: Zq8xV2mKp7", ("Zq8xV2mKp7",)),
     ("login", "curl -uada:Zq8xV2mKp7 x", ("Zq8xV2mKp7",)),
     ("key", f"huggingface-cli login --token {HF}", (HF,)),
     ("key", f"id {AWS} seen", (AWS,)),
@@ -189,6 +209,17 @@ TWINS = [
     "0.5.0.dev, 1.0.dev0, config.prod.json, blocks.0.se, logger.info('x'), notes.app",
     "docker run -u 1000:1000 image; python -u x.py; ssh://git@github.com/x/y; #token: 512, token=None, num_tokens=5",
     "sorted(x, key=len), --speculative-token-map map.pt, keys=3, --kv-cache-dtype auto, passes=2",
+    "mkdir -p out, zip -r x.zip y, openssl version, echo done | tee x, two-pass: yes, author: x, curl -b cookies.txt x",
+    "--eos-token </s>",
+    "EOS_TOKEN=</s>",
+    "--mask-token [MASK]",
+    "--draft-token map.pt",
+    "--sort-key accept",
+    "SGLANG_ATTN_KEY=fa3",
+    "SPECIAL_TOKEN=<|im_end|>",
+    "model.layers.0.co",
+    "/etc/passwd: not a file of tensors",
+    "--key q_proj",
     "key_value_heads: 8, num_key_value_heads=2, key: value",
 ]
 
@@ -249,6 +280,25 @@ def test_a_version_is_known_by_its_field(version: str) -> None:
     assert cleaned({"engine_version": version}) == {"engine_version": version}
 
 
+UNKNOWN = {
+    "$OPTS": "$OPTS", "${ARGS[@]}": "$ARGS", "$@": "$@", "$(EXTRA)": "$(EXTRA)", "${FLAGS:+--x KEY}": "$FLAGS",
+    "$(vault read KEY)": "$(vault ...)", "`/usr/bin/vault read KEY`": "`vault ...`",
+    "$(curl -H 'X-Unheard-Of: KEY' http://localhost)": "$(curl ...)", "$(sh -c 'echo KEY | x')": "$(sh ...)", "$(KEYKEY)": "$(...)",
+    "$( <KEY )": "$(...)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "shown"), UNKNOWN.items(), ids=range(len(UNKNOWN)))
+def test_what_the_shell_fills_in_is_named_by_its_name_alone(word: str, shown: str) -> None:
+    """C0 says which variable or program it cannot see through, and nothing of its arguments or of what stands in for it, on request too."""
+    word = word.replace("KEY", "Zq8xV2mKp7Lt")
+    found = detect(Case(Given(launch=f"sglang serve --model-path T --speculative-algorithm EAGLE3 {word}")))
+    titles = [f.title for f in found if f.title.startswith("cannot tell what")]
+
+    assert [t.removeprefix("cannot tell what ").removeprefix("these hold: ").removesuffix(" holds") for t in titles] == [shown]
+    assert "Zq8" not in repr(found)
+
+
 def test_numbers_and_kinds_are_kept() -> None:
     """Only strings are touched: numbers, None, booleans, tuples and types come out as they went in."""
     value = {"a": (1, 2.5, None, True), "b": [reports.comparison()]}
@@ -280,6 +330,12 @@ def test_cleaning_is_stable(text: str) -> None:
         "x=",
         "Cookie: ",
         "eyJaaaaaaaa.",
+        "pass:",
+        "token:",
+        "x/passwd: ",
+        "echo a |",
+        "login ",
+        "curl -b ",
     ],
 )
 def test_long_hostile_strings_take_no_time(piece: str) -> None:
