@@ -51,7 +51,10 @@ class Kind:
 
 
 # A value after a name: quoted, or up to what ends a word in a command line, a dictionary or a query.
-_VALUE = r"(?:<\|[\w -]{1,40}\|>|\$\{\w+\}|\$\{[^}\n]{0,500}\}|\$\([^)\n]{0,500}\)|\$'[^'\n]{0,500}'|\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+_VALUE = (
+    r"(?:<\|[\w -]{1,40}\|>|\$\{\w+\}|\$\{[^}\n]{0,500}\}|\$\([^)\n]{0,500}\)|\$'[^'\n]{0,500}'|"
+    r"\\\"[^\"\n]*\"|\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^\s,;&|'\"(){}\[\]]+)"
+)
 # Further values of an option that takes several: long, with digits and letters, and no path; the words of a command have no such form.
 _RANDOM = r"(?=[^\s\"']{0,200}\d)(?=[^\s\"']{0,200}[A-Za-z])[A-Za-z0-9+_=~-]{8,}"
 _FURTHER = rf"(?:[ \t]+(?!-|\(key)[\"']?{_RANDOM}[\"']?(?=[\s)\]}},;]|$))*"
@@ -195,7 +198,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     _kind(
         "key",
-        rf"(?P<keep>(?<![\w-])(?:--cookie[= ]\s*|curl\b{_LINE}\s-b\s?)['\"]?)[\w.-]+=[^\s'\"]+(?:;\s*[\w.-]+=[^\s;'\"]+)*",
+        r"(?P<keep>(?<![\w-])--cookie[= ]\s*['\"]?)[\w.-]+=[^\s'\"]+(?:;\s*[\w.-]+=[^\s;'\"]+)*",
+        "a session's cookie is as good as its password",
+        always=True,
+    ),
+    _kind(
+        "key",
+        rf"(?P<keep>\bcurl\b{_LINE}\s-b\s?['\"]?)[\w.-]+=[^\s'\"]+(?:;\s*[\w.-]+=[^\s;'\"]+)*",
         "a session's cookie is as good as its password",
         always=True,
     ),
@@ -234,10 +243,11 @@ KINDS: tuple[Kind, ...] = (
         rf"(?P<keep>\b(?:(?:mysql\w*|mariadb\w*|sshpass|7z[ar]?)\b{_LINE}\s-p|redis-cli\b{_LINE}\s-a[ ]?|smbclient\b{_LINE}\s-U\s?[^\s%]+%"
         rf"|(?:az\s+login|mongo(?:sh|dump|restore|import|export)?)\b{_LINE}\s-p\s+|ldap\w+\b{_LINE}\s-w\s*|(?:un)?zip\b{_LINE}\s-P\s*"
         rf"|openssl\b{_LINE}\s-k\s+|aws\s+configure\s+set\s+[\w.-]*(?:key|token|secret)[\w-]*\s+|vault\s+(?:kv\s+put|write)\s+\S+\s+[\w-]+="
-        rf"|{_ASKS}{_LINE}<<<\s*))(?!\(key)[^\s-]\S*",
+        r"))(?!\(key)[^\s-]\S*",
         _ACTS,
         always=True,
     ),
+    _kind("key", rf"(?P<keep>\b{_ASKS}{_LINE}<<<\s*)(?!\(key)[^\s-]\S*", _ACTS, always=True),
     _kind(
         "key",
         rf"(?P<keep>\b(?:echo|printf)\s+(?:-\w+\s+)?)(?P<value>{_VALUE})(?=\s*\|{_LINE}\b{_ASKS})",

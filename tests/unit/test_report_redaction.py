@@ -64,7 +64,7 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
         for before in (
             "hf_" "oauth_", "hf_" "jwt_", "gl" "sa_", "gl" "c_", "gl" "ptt-", "dckr" "_pat_", "doo" "_v1_", "dor" "_v1_", "rp" "a_", "tgp" "_v1_", "cs" "k-",
             "jin" "a_", "tvl" "y-", "pcs" "k_", "nt" "n_", "fig" "d_", "sntr" "ys_", "shp" "ss_", "ATA" "TT3", "pat" "-na1-", "cfu" "t_", "sk" "_org_",
-            "https://api.telegram.org/bot123456789:", "https://hooks.zapier.com/hooks/catch/123/", "https://ntfy.sh/", "ey" "JhbGciOiJkaXIifQ..abcdefgh.",
+            "https://api.telegram.org/bot98765:", "https://hooks.zapier.com/hooks/catch/98/", "https://ntfy.sh/", "ey" "JhbGciOiJkaXIifQ..abcdefgh.",
         )
     ),
     ("private key", "-----BEGIN PGP " "MESSAGE-----\nZq8xV2mKp7\n-----END PGP MESSAGE-----", ("Zq8xV2mKp7",)),
@@ -86,7 +86,7 @@ SECRETS: list[tuple[str, str, tuple[str, ...]]] = [  # kind, where it stands, wh
     ("key", "Cookie: session=planted1; other=planted2", ("planted1", "planted2")),
     ("key", "vllm serve m --api-key planted123", ("planted123",)),
     ("key", "vllm serve m --api-key=planted123 --port 80", ("planted123",)),
-    ("key", "sglang serve --admin-api-key 'planted 123'", ("planted", "123")),
+    ("key", "sglang serve --admin-api-key 'planted zq8y'", ("planted", "zq8y")),
     ("key", "server_args=ServerArgs(api_key='planted123', admin_api_key=None)", ("planted123",)),
     ("key", '{"api_key": "planted123", "x": 1}', ("planted123",)),
     ("key", "HF_TOKEN=planted123 sglang serve", ("planted123",)),
