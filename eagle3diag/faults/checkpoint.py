@@ -67,7 +67,11 @@ def wrong_names(audit: Audit) -> dict[str, str]:
     """Of the head and fc, where the file has them under names of no parameter: canonical name to the one in the file."""
     loads = {load.canonical: load.name for load in audit.loads}
     # SGLang knows model.lm_head.weight by no name either, though its ending is right
-    dropped = {load.canonical: load.name for load in audit.outcome("dropped") if load.canonical in ("lm_head.weight", "fc.weight")}
+    dropped = {
+        load.canonical: load.name
+        for load in audit.outcome("dropped")
+        if load.canonical in ("lm_head.weight", "fc.weight") and load.name != load.canonical
+    }
     return dropped | {
         new: loads[old] for new, old in misnamed(audit.facts.config, {n: t.shape for n, t in audit.facts.tensors.items()}).items()
     }
