@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from eagle3diag.case import Case, Given
 from eagle3diag.faults import detect
 from eagle3diag.findings import TEXT, Evidence
-from eagle3diag.report.redaction import KINDS, REASONS, clean, cleaned, removed
+from eagle3diag.report.private import KINDS
+from eagle3diag.report.redaction import REASONS, clean, cleaned, removed
 
 
 @dataclass(frozen=True)
