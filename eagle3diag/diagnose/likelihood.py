@@ -26,7 +26,7 @@ right thing does. Measured on a training dump of the same tokens: 46 of 3,359 (1
 chain, and vLLM 0.32 in bf16; the mean of the prior is twice that, for kernels and targets that were not measured."""
 
 Matrix = tuple[tuple[int, ...], ...]
-"""Rounds by what the server accepted and what the replay does, [steps + 1][steps + 1] (:attr:`eagle3diag.replay.Replay.served`)."""
+"""Rounds by what the server accepted and what the replay does, [steps + 1, steps + 1] (:attr:`eagle3diag.replay.Replay.served`)."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Replay(Result):
     engine: whose loop was replayed, as given. dtype: what was computed in.
     sampled: what to expect when the target samples; None when no temperature was given.
     served: where the dump holds the rounds of a server (``accepted``): how many of them the server accepted ``i`` drafts in, and the replay
-        ``j`` from the same row, [steps + 1][steps + 1]; empty otherwise.
+        ``j`` from the same row, [steps + 1, steps + 1]; empty otherwise.
     settings: every (steps, topk, num_draft_tokens) that was asked for, the replay's own first; ``cost``: what rates them.
     """
 
