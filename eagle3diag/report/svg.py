@@ -98,7 +98,7 @@ def _bars(figure: Bars) -> tuple[float, list[str]]:
         out += [_grid(at, _TOP, at, bottom), _text(at, bottom + 16, num(tick))]
     for i, bar in enumerate(bars):
         y, end = _TOP + row * i + 6, x_axis.at(bar.value)
-        out.append(_text(left - 8, y + 13, shorten(visible(bar.label), 38), anchor="end"))
+        out.append(_text(left - 8, y + 13, shorten(visible(bar.label), 34), anchor="end"))
         interval = f" [{bar.low:.3f}, {bar.high:.3f}]" if bar.low is not None and bar.high is not None else ""
         hover = f"<title>{_t(bar.label)}: {bar.value:.3f}{interval}</title>"
         out.append(_tag("rect", hover, x=left, y=y, width=max(1.5, end - left), height=18, rx=2, **_fill(bar.hue)))
