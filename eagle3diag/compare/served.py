@@ -30,7 +30,7 @@ def with_rounds_of(live: HiddenStates, dump: HiddenStates) -> HiddenStates:
         there = live[pair.live.number].accepted
         if there is not None:
             own = rounds.setdefault(pair.train.number, torch.full((dump[pair.train.number].tokens,), -1))
-            _lay(pair, there.long(), own)
+            _lay(pair, there, own)
     return replace(dump, records=LazyRecords(dump.names, lambda i: _with(dump.records[i], rounds.get(i))))
 
 

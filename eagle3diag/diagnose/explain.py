@@ -26,7 +26,7 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults.base import no_changes
-from eagle3diag.faults.replayed import HARMLESS, TELLING, UNLIKE, WEAK
+from eagle3diag.faults.replayed import HARMLESS, UNLIKE, WEAK, share_of_rounds
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
 
@@ -228,8 +228,9 @@ class _Weighing:
         assert self.observed is not None and self.observed.length is not None
         if self.healthy is None:
             return True
-        if self.healthy.served_rounds >= TELLING:
-            return self.healthy.served_alike < UNLIKE * self.healthy.served_rounds
+        alike = share_of_rounds(self.healthy)
+        if alike is not None:
+            return alike < UNLIKE
         return self.observed.length < self.healthy.accept_length - HARMLESS
 
     @property

@@ -9,7 +9,7 @@ from eagle3diag.diagnose.candidates import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ALIKE, HARMLESS, TELLING, UNLIKE
+from eagle3diag.faults.replayed import ALIKE, HARMLESS, UNLIKE, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -82,18 +82,14 @@ def verdict(
 
 
 def _nothing_lost(healthy: Replay, length: float) -> str:
-    rounds = f"{healthy.served_alike} of {healthy.served_rounds}"
-    if (
-        healthy.served_rounds >= TELLING
-        and healthy.served_alike < UNLIKE * healthy.served_rounds
-        and length > healthy.accept_length - HARMLESS
-    ):
+    alike, little = share_of_rounds(healthy), length > healthy.accept_length - HARMLESS
+    if alike is not None and alike < UNLIKE and little:
         return (
-            f"Nothing is lost to speak of: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only {rounds} rounds come out "
-            "as replayed, fewer than rounding leaves: something differs a little, or another copy of the draft is served."
+            f"Nothing is lost to speak of: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only "
+            f"{healthy.served_alike} of {healthy.served_rounds} rounds come out as replayed, fewer than rounding leaves: something differs a "
+            "little, or another copy of the draft is served."
         )
-    by_rounds = healthy.served_rounds >= TELLING and healthy.served_alike >= ALIKE * healthy.served_rounds
-    if length > healthy.accept_length - HARMLESS or by_rounds:
+    if little or (alike is not None and alike >= ALIKE):
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
     records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
     return (

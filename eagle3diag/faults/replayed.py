@@ -59,6 +59,11 @@ def judge_replay(replay: Replay) -> Iterator[Finding]:
     )
 
 
+def share_of_rounds(replay: Replay) -> float | None:
+    """Share of the server's recorded rounds that come out as replayed; None where they are too few to tell anything."""
+    return replay.served_alike / replay.served_rounds if replay.served_rounds >= TELLING else None
+
+
 def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Replay) -> Iterator[Finding]:
     """``fault``, where of the server's recorded ``rounds`` its replay (``how`` it was broken) makes nearly all, ``alike`` of them."""
     if rounds < TELLING or alike < ALIKE * rounds:

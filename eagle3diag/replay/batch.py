@@ -97,7 +97,7 @@ def answers_of(record: Record) -> tuple[tuple[int, int], ...]:
 def _served(record: Record, rows: int) -> Tensor:
     """Accepted drafts of the server's rounds by the row that they were drafted from [rows]; -1 where none is recorded."""
     stored = record.accepted
-    return torch.full((rows,), -1) if stored is None else stored[:rows].long()
+    return torch.full((rows,), -1) if stored is None else stored[:rows]
 
 
 def _final(record: Record) -> Tensor:
