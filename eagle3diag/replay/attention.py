@@ -125,3 +125,16 @@ def gather(queries: Tensor, prefix: Keys, visible: Tensor, own: list[Keys], scal
         out = out + share[..., len(keys) + i, None] * value.float().transpose(0, 1)[:, :, None]
     gathered: Tensor = out.transpose(0, 1).flatten(1, 2)
     return gathered.to(queries.dtype)
+
+
+def attend(queries: Tensor, own: Keys, visible: Tensor, scale: float) -> Tensor:
+    """The same where every row has keys of its own.
+
+    Parameters
+    ----------
+    queries: [N, heads, d]. own: keys and values [N, kv_heads, T, d], float32; ``visible`` [N, T]: which of them the row sees.
+    """
+    keys, values = own
+    q = queries.float().unflatten(1, (keys.shape[1], -1)) * scale  # [N, kv, group, d]
+    share = (q @ keys.transpose(2, 3)).masked_fill_(~visible[:, None, None], -torch.inf).softmax(-1)
+    return (share @ values).flatten(1, 2).to(queries.dtype)

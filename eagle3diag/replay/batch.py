@@ -74,6 +74,18 @@ class Batch:
             teacher = Teacher.of(net, sampling.head, [_final(i.record) for i in items], text, sampling.temperature)
         return cls(items, text, truth, whole, served, teacher)
 
+    def begins(self, steps: int) -> Tensor:
+        """The first row from each on that a round of its record can start from [T], -1 where none is left."""
+        begins = torch.full((len(self.text.tokens),), -1)
+        for item, (a, b) in zip(self.items, pairwise(self.text.starts), strict=True):
+            behind = a
+            for first, end in item.answers:
+                begin, last = a + first, a + min(b - a, end - 1 - steps)
+                if begin < last:
+                    begins[behind:begin], begins[begin:last] = begin, torch.arange(begin, last)
+                    behind = last
+        return begins.to(self.text.tokens.device)
+
     def by_item(self, rows: Tensor) -> Iterator[tuple[Item, list[int]]]:
         """One number per row [T], item by item."""
         for item, (a, b) in zip(self.items, pairwise(self.text.starts), strict=True):

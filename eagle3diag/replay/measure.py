@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -126,17 +125,9 @@ def _everywhere(net: Net, batch: Batch, loop: Loop, counts: _Counts) -> dict[Set
 
 def _in_order(net: Net, batch: Batch, loop: Loop, setting: Setting, counts: _Counts) -> Tensor:
     """The same where a round depends on those before it, so that they are played one after the other; the rounds are counted on the way."""
-    answers = [
-        (number, a + min(first, b - a), a + max(min(b - a, end - 1 - setting.steps), 0))
-        for number, (item, (a, b)) in enumerate(zip(batch.items, pairwise(batch.text.starts), strict=True))
-        for first, end in item.answers
-    ]
-    begins, ends = (torch.tensor([answer[k] for answer in answers], device=net.device) for k in (1, 2))
-    rounds, by_row = serve(net, batch.text, batch.truth[:, : setting.steps], begins, ends, loop, batch.served)
-    made: list[list[int]] = [[] for _ in batch.items]
-    for (number, *_), own in zip(answers, rounds, strict=True):
-        made[number] += own
-    counts.rounds[setting] += made
+    begins = batch.begins(setting.steps)
+    by_row = serve(net, batch.text, batch.truth[:, : setting.steps], begins, loop, batch.served)
+    counts.rounds[setting] += [[m for m in hits if m >= 0] for _, hits in batch.by_item(by_row)]
     return by_row
 
 

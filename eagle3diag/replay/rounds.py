@@ -1,80 +1,97 @@
-"""A server's own order: round after round from where the last one ended, every record in step. The plain replay; slow, and able to show
-faults whose keys depend on what was accepted before."""
+"""A server's own order: round after round from where the last one ended, each record at its own pace. Able to show faults whose keys depend on
+what was accepted before, and nothing else needs it: drafting from every position at once is faster."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from eagle3diag.replay.attention import Keys
-from eagle3diag.replay.drafting import Memory, Text, forward, read
+from eagle3diag.replay.attention import Keys, attend
+from eagle3diag.replay.drafting import Text, read
 from eagle3diag.replay.loop import NEWEST, Loop
 from eagle3diag.replay.net import Net
 
 
 @torch.inference_mode()
-def serve(
-    net: Net, text: Text, truth: Tensor, at: Tensor, until: Tensor, loop: Loop = NEWEST, served: Tensor | None = None
-) -> tuple[list[list[int]], Tensor]:
-    """Accepted drafts of every round of every record; and the same by the row that the round was drafted from [T], -1 elsewhere.
+def serve(net: Net, text: Text, truth: Tensor, begins: Tensor, loop: Loop = NEWEST, served: Tensor | None = None) -> Tensor:
+    """Accepted drafts of every round by the row that it was drafted from [T], -1 elsewhere. Keys of accepted drafts stay as the draft made them.
+
+    All records take one forward at a time together, whatever step of its round each is at, so that the weights are read no more often than the
+    longest record has forwards. A ``mute`` one only makes keys.
 
     Parameters
     ----------
-    truth: [T, steps], the tokens that follow each row. at: [R], the row that each record is first drafted from; until: [R], the first row
-    that a round can no longer start from. served: [T], how many drafts a server accepted in the round from a row, -1 where it had none:
-    these rounds are followed, so that what each leaves behind is what the server's left.
+    truth: [T, steps], the tokens that follow each row. begins: [T], the first row from this one on that a round of its record can start from,
+    -1 where none is left. served: [T], how many drafts a server accepted in the round from a row, -1 where it had none: these rounds are
+    followed, so that what each leaves behind is what the server's left.
     """
-    prefix, _ = read(net, text, at, loop)
-    rounds: list[list[int]] = [[] for _ in at]
     by_row = torch.full((len(text.tokens),), -1, device=net.device)
-    record, steps = torch.arange(len(at), device=net.device), truth.shape[1]
-    unread = at.new_empty(0)  # rows of accepted drafts that no draft step has read: their keys are the target's, but see kept ones
-    while len(record := record[at[record] < until[record]]):
-        rows = at[record]
-        if loop.keep_draft_keys:
-            _first(net, text, unread, prefix, loop)
-        accepted, own = _chain(net, text, rows, prefix, truth[rows], loop)
-        if loop.keep_draft_keys:
-            _keep(prefix, own, rows)
-            unread = rows[accepted == steps] + steps
-        by_row[rows] = accepted
-        for r, m in zip(record.tolist(), accepted.tolist(), strict=True):
-            rounds[r].append(m)
-        if served is not None:
-            accepted = torch.where(served[rows] >= 0, served[rows], accepted)
-        at = at.index_put((record,), rows + accepted + 1)
-    return rounds, by_row
+    starts = torch.tensor(text.starts, device=net.device)
+    record = (starts.diff() > 0).nonzero()[:, 0]
+    record = record[begins[starts[record]] >= 0]
+    cache, row = _Cache.of(net, text, record, loop), begins[starts[record]]
+    step, mute = torch.zeros_like(row), torch.zeros_like(row, dtype=torch.bool)
+    tokens, hidden = text.tokens[row], text.hidden[row]
+    while len(record):
+        said, carried = net.speak(cache.forward(net, text, row, tokens, hidden, step, loop))
+        right = (said == truth[row, step]) & ~mute
+        step = step + right
+        over = ~right | (step == truth.shape[1])
+        by_row[row[over & ~mute]] = step[over & ~mute]
+        accepted = step if served is None else torch.where(served[row] >= 0, served[row], step)
+        ahead = begins[torch.minimum(row + torch.where(mute, 0, accepted) + 1, starts[record + 1] - 1)]
+        # no draft step has read the last of a round that was accepted whole: its keys are made from true states, before the next round
+        unread = over & ~mute & (accepted == truth.shape[1]) & (ahead == row + accepted + 1) & (net.layers > 1)
+        row = torch.where(over, ahead - unread.long(), row)
+        mute = unread
+        going = row >= 0
+        if not bool(going.all()):
+            cache = cache.take(going)
+            record, row, step, over, mute, said, carried = (x[going] for x in (record, row, step, over, mute, said, carried))
+        step = step.masked_fill(over, 0)
+        tokens, hidden = torch.where(over, text.tokens[row], said), torch.where(over[:, None], text.hidden[row], carried)
+    return by_row
 
 
-def _first(net: Net, text: Text, rows: Tensor, prefix: list[Keys], loop: Loop) -> tuple[Tensor, Memory]:
-    """The first forward of some rows, which makes their keys anew."""
-    memory = Memory.at(prefix, text, rows)
-    if not len(rows):
-        return text.hidden[rows], memory
-    return forward(net, text.tokens[rows], text.hidden[rows], memory, 0, loop, anew=rows), memory
+@dataclass(frozen=True, eq=False)
+class _Cache:
+    """What each of N records holds: per layer keys and values [N, kv_heads, L, width] by place in the record, float32."""
 
+    layers: list[Keys]
 
-Own = list[tuple[Tensor, list[Keys]]]  # per draft step: which chains were still right, and the keys that they left per layer
+    @classmethod
+    def of(cls, net: Net, text: Text, record: Tensor, loop: Loop) -> _Cache:
+        """Keys of true states, of every place."""
+        sizes = [b - a for a, b in pairwise(text.starts)]
+        prefix, _ = read(net, text, text.tokens.new_empty(0), loop)
+        places = torch.arange(max(sizes, default=0), device=net.device)
+        starts, ends = (torch.tensor(x, device=net.device)[record] for x in (text.starts[:-1], text.starts[1:]))
+        rows = torch.minimum(starts[:, None] + places, ends[:, None] - 1)
+        found = text.last[rows]
+        return cls([tuple(kept[found].float().transpose(1, 2).contiguous() for kept in layer) for layer in prefix])
 
+    def take(self, some: Tensor) -> _Cache:
+        return _Cache([(keys[some], values[some]) for keys, values in self.layers])
 
-def _chain(net: Net, text: Text, rows: Tensor, prefix: list[Keys], truth: Tensor, loop: Loop) -> tuple[Tensor, Own]:
-    """Accepted drafts [N] of the chains from ``rows``, each followed while it is right, and the keys of what was accepted."""
-    raw, memory = _first(net, text, rows, prefix, loop)
-    alive, accepted, own = torch.arange(len(rows), device=rows.device), torch.zeros_like(rows), []
-    for step in range(truth.shape[1]):
-        tokens, hidden = net.speak(raw)
-        right = (tokens == truth[alive, step]).nonzero()[:, 0]
-        alive, tokens, hidden, memory = alive[right], tokens[right], hidden[right], memory.take(right)
-        accepted[alive] += 1
-        if not len(alive) or step == truth.shape[1] - 1:
-            break
-        raw = forward(net, tokens, hidden, memory, step + 1, loop)
-        own.append((alive, [layer[-1] for layer in memory.own]))
-    return accepted, own
-
-
-def _keep(prefix: list[Keys], own: Own, rows: Tensor) -> None:
-    """Put the draft's keys of accepted tokens in the place of those that the target's states would give."""
-    for step, (alive, made) in enumerate(own, start=1):
-        for (keys, values), (k, v) in zip(prefix, made, strict=True):
-            keys[rows[alive] + step], values[rows[alive] + step] = k, v
+    def forward(self, net: Net, text: Text, row: Tensor, tokens: Tensor, hidden: Tensor, step: Tensor, loop: Loop) -> Tensor:
+        """One forward of every record: at its ``row`` [N] and ``step`` [N], tokens [N] and hidden [N, H] to raw outputs [N, H]. Its keys stay."""
+        place = text.place[row] + step
+        position = place + loop.position_offset * (step > 0)
+        lowest = text.first[row] - text.first[row - text.place[row]]
+        every = torch.arange(len(row), device=net.device)
+        for layer, (keys, values) in enumerate(self.layers):
+            mixed = net.mix(layer, tokens, hidden)
+            for kept, made in zip((keys, values), net.keys(layer, mixed, position), strict=True):
+                kept[every, :, place] = made.float()
+            window = net.windows[layer]
+            first = lowest if window is None else torch.maximum(lowest, place - window + 1)
+            low, high = int(first.min()), int(place.max()) + 1
+            span = torch.arange(low, high, device=net.device)
+            visible = (span >= first[:, None]) & (span <= place[:, None])
+            queries = net.queries(layer, mixed, position)
+            found = attend(queries, (keys[:, :, low:high], values[:, :, low:high]), visible, net.attention.scale(net))
+            hidden = net.finish(layer, tokens, hidden, found)
+        return hidden

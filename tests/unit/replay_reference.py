@@ -221,19 +221,21 @@ class Plain:
         kept = sorted(sorted(range(len(pool)), key=lambda i: -pool[i][0])[: slots - 1])
         return [(pool[i][1], kept.index(pool[i][2]) if pool[i][2] >= 0 else -1, pool[i][3]) for i in kept]
 
-    def serve(self, ids: list[int], features: Array, steps: int, first: int, keep: bool) -> list[int]:
-        """Rounds of a server, one row at a time; ``keep``: rows of accepted drafts are not made anew from true features."""
+    def serve(self, ids: list[int], features: Array, steps: int, answers: list[tuple[int, int]], keep: bool) -> list[int]:
+        """Rounds of a server, one row at a time, through answers that each begin at a row and end before a token; ``keep``: rows of accepted
+        drafts are not made anew from true features."""
         cache: Cache = [[] for _ in range(self.net.layers)]
-        at, row, rounds = first, 0, []
-        while at + 1 + steps < len(ids):
-            for t in range(row, at + 1):
-                raw = self.row(ids[t + 1], self.fuse(features[t]), t, cache)
-            chain = self.drafted(raw, cache, steps, at)
-            m = next((i for i, token in enumerate(chain) if token != ids[at + 2 + i]), steps)
-            kept = min(m, steps - 1) if keep else 0
-            cache = [[entry for entry in layer if entry[0] <= at + kept] for layer in cache]
-            rounds.append(m)
-            at, row = at + m + 1, at + kept + 1
+        row, rounds = 0, []
+        for at, end in answers:
+            while at + 1 + steps < end:
+                for t in range(row, at + 1):
+                    raw = self.row(ids[t + 1], self.fuse(features[t]), t, cache)
+                chain = self.drafted(raw, cache, steps, at)
+                m = next((i for i, token in enumerate(chain) if token != ids[at + 2 + i]), steps)
+                kept = min(m, steps - 1) if keep else 0
+                cache = [[entry for entry in layer if entry[0] <= at + kept] for layer in cache]
+                rounds.append(m)
+                at, row = at + m + 1, at + kept + 1
         return rounds
 
 

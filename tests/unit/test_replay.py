@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +16,9 @@ from eagle3diag.dumps import HiddenStates
 from eagle3diag.errors import BadArgument, MismatchedInputs
 from eagle3diag.replay import Change, Loop, Net, draft_everywhere, run
 from eagle3diag.replay.acceptance import accepted, following, tally, walk
+from eagle3diag.replay.batch import Batch, Item, answers_of
 from eagle3diag.replay.drafting import draft_chains, pack
+from eagle3diag.replay.loop import NEWEST
 from eagle3diag.replay.rope import Rope
 from eagle3diag.replay.rounds import serve
 
@@ -94,42 +96,58 @@ def test_a_chain_told_the_text_stops_where_it_leaves_it() -> None:
         assert told[row].tolist() == whole[row, : m + 1].tolist() + [-1] * (4 - m)
 
 
-@pytest.mark.parametrize("keys", ["own", "answer", "another"])
-@pytest.mark.parametrize("switches", [{}, {"layers": 2}, {"windows": (4,)}], ids=["plain", "two layers", "window"])
-def test_the_servers_own_order_gives_the_same_rounds(switches: dict[str, object], keys: Literal["own", "answer", "another"]) -> None:
-    """Round after round, from where the last one ended, is the walk over what every position drafts."""
-    net, loop = toy_net(4, **switches), Loop(prefix=keys)
-    records = [agreeing_text(net, n, seed) for seed, n in enumerate((30, 9, 21))]
-    packed = pack(net, records, loop, [2, 2, 2])
-    truth = torch.cat([following(ids, len(ids) - 1, 4) for ids, _ in records])
-    starts = torch.tensor(packed.starts[:-1])
-    sizes = [len(ids) - 5 for ids, _ in records]
-
-    rounds, by_row = serve(net, packed, truth, starts + 2, starts + torch.tensor(sizes), loop)
-
-    hits = accepted(draft_chains(net, packed, torch.arange(len(packed.tokens)), 4, loop), truth).tolist()
-    assert rounds == [walk(hits[a : a + n], 2) for a, n in zip(packed.starts, sizes, strict=False)]
-    drafted_from = (by_row >= 0).nonzero()[:, 0]
-    assert by_row[drafted_from].tolist() == [m for r in rounds for m in r] == [hits[row] for row in drafted_from.tolist()]
-    if keys == "own":
-        assert max(max(r) for r in rounds) >= 2
+ORDERS: dict[str, tuple[dict[str, Any], int]] = {
+    "plain": ({}, 0),
+    "two layers": ({"layers": 2}, 0),
+    "latent": ({"latent": LATENT}, 0),
+    "window": ({"windows": (4,)}, 0),
+    "two layers, a window in the second": ({"layers": 2, "windows": (None, 3)}, 0),
+    "positions off": ({}, 1),
+}
 
 
-@pytest.mark.parametrize("switches", [{}, {"layers": 2}, {"latent": LATENT}], ids=["plain", "two layers", "latent"])
-def test_keys_that_the_draft_keeps_stay_in_the_place_of_true_ones(switches: dict[str, object]) -> None:
-    """FM-50: a server that does not make the keys of accepted tokens anew; slot for slot as the slow server."""
-    net = toy_net(4, **switches)
-    records = [agreeing_text(net, n, seed) for seed, n in enumerate((40, 25))]
-    plain, kept = Plain(net), Change("FM-50", "kept", loop=lambda loop: dataclasses.replace(loop, keep_draft_keys=True))
+@pytest.mark.parametrize(("switches", "offset"), ORDERS.values(), ids=ORDERS)
+def test_keys_that_the_draft_keeps_stay_in_the_place_of_true_ones(switches: dict[str, Any], offset: int) -> None:
+    """FM-50: a server that does not make the keys of accepted tokens anew; slot for slot as the slow server, records of any length at once."""
+    net, loop = toy_net(4, **switches), Loop(position_offset=offset)
+    records = [agreeing_text(net, n, seed) for seed, n in enumerate((40, 5, 25, 1, 9, 1))]
+    plain, kept = Plain(net, offset), Change("FM-50", "kept", loop=lambda loop: dataclasses.replace(loop, keep_draft_keys=True))
 
-    replayed = run(net, dump_of(*records, prompt_length=2), changes=(kept,))
-    healthy = run(net, dump_of(*records, prompt_length=2))
+    replayed = run(net, dump_of(*records, prompt_length=2), changes=(kept,), loop=loop)
+    healthy = run(net, dump_of(*records, prompt_length=2), loop=loop)
 
     for keep, result in ((True, replayed), (False, healthy)):
-        slow = [plain.serve(ids.tolist(), fed.double().numpy(), 4, 1, keep) for ids, fed in records]
-        assert [(r.rounds, r.accept_length) for r in result.records] == [(len(r), 1 + sum(r) / len(r)) for r in slow]
+        slow = [plain.serve(ids.tolist(), fed.double().numpy(), 4, [(1, len(ids))], keep) for ids, fed in records]
+        assert [r.rounds for r in result.records] == [len(r) for r in slow]
+        assert [r.accept_length for r in result.records if r.rounds] == [1 + sum(r) / len(r) for r in slow if r]
     assert replayed.accept_length != healthy.accept_length
     assert replayed.every_position_p == ()
+
+
+def test_keys_that_are_kept_go_from_answer_to_answer() -> None:
+    """A conversation: what earlier answers left is found by later ones, and the user's turns are read as they are."""
+    net = toy_net(4)
+    ids, features = agreeing_text(net, 90)
+    mask = torch.zeros(90, dtype=torch.long)
+    answers = [(10, 40), (44, 47), (50, 88)]
+    for begin, end in answers:
+        mask[begin:end] = 1
+    dump = HiddenStates.from_tensors(
+        [{"name": "a", "input_ids": ids, "features": features, "loss_mask": mask}], side="train", target=dump_of((ids, features)).target
+    )
+
+    by_row = serve_of(net, dump)
+
+    slow = Plain(net).serve(ids.tolist(), features.double().numpy(), 4, [(begin - 1, end) for begin, end in answers], True)
+    assert by_row[by_row >= 0].tolist() == slow
+    assert {(begin - 1) for begin, end in answers if end - begin > 4} <= set((by_row >= 0).nonzero()[:, 0].tolist())
+
+
+def serve_of(net: Net, dump: HiddenStates) -> torch.Tensor:
+    """Accepted drafts of the rounds of the first record, by row."""
+    items = [Item(r, r.input_ids, r.features, answers_of(r)) for r in dump]
+    batch = Batch.of(net, items, NEWEST, 4, None)
+    return serve(net, batch.text, batch.truth, batch.begins(4))
 
 
 def test_acceptance_is_the_leading_run_of_right_tokens() -> None:
