@@ -1,20 +1,26 @@
-"""One safetensors file: its header checked by us, so that every way it can be broken has one clear error, and read by safetensors."""
+"""One safetensors file: its header checked by us, so that every way it can be broken has one clear error; its tensors
+read in place."""
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from eagle3diag.errors import UnreadableFile
 from eagle3diag.files import parse_json
 
 #: safetensors' own limit on the header (``MAX_HEADER_SIZE`` in its Rust source).
 MAX_HEADER_BYTES = 100_000_000
+SMALL = 1 << 16
+"""Bytes up to which a tensor is read and not mapped: of a file that is mapped the system reads megabytes around each place that is touched (8 MB
+on some disks), which for the token ids of a folder of dumps is half the folder."""
+
 _AGAIN = "copy or download the file again"
 
 #: safetensors' dtype names -> torch's name and bits per element.
@@ -63,20 +69,53 @@ class SafeFile:
         except OSError as error:
             raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
         self.entries = entries(stored)
-        self._handle: Any = None  # opened at the first read: a folder may have hundreds of shards
+        self._stored = stored
+        self._map: mmap.mmap | None = None  # made at the first read: a folder may have hundreds of shards
 
     def read(self, name: str) -> torch.Tensor:
-        """One tensor, memory-mapped. Raises :class:`~eagle3diag.errors.UnreadableFile` when safetensors refuses the file."""
+        """One tensor, memory-mapped if it is not small. Raises :class:`~eagle3diag.errors.UnreadableFile` when that is not possible."""
         self._check_whole()
+        stored = self._stored[name]
+        held, bits = DTYPES.get(stored.dtype, ("", 0))
+        dtype = getattr(torch, held, None)
+        if not isinstance(dtype, torch.dtype):
+            message = f"tensor {name!r} is stored as {stored.dtype!r}, which torch {torch.__version__} does not have"
+            raise UnreadableFile(message, where=self.path, hint="convert it, or install a newer torch")
+        shape = stored.shape if bits >= 8 else (*stored.shape[:-1], stored.shape[-1] * bits // 8)  # several values to a byte
+        size = stored.stop - stored.start
+        if not size:
+            return torch.empty(shape, dtype=dtype)
         try:
-            if self._handle is None:
-                self._handle = safe_open(self.path, framework="pt")
-            tensor: torch.Tensor = self._handle.get_tensor(name)
-        except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
-            named = str(self.path).encode(errors="ignore") == os.fsencode(self.path)
-            hint = _AGAIN if named else "rename it, or its folder: safetensors opens names in UTF-8 only"
-            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=hint) from error
-        return tensor
+            buffer, offset = (self._copied(stored), 0) if size <= SMALL else (self._mapped(), stored.start)
+            return torch.frombuffer(buffer, dtype=dtype, count=size // dtype.itemsize, offset=offset).view(shape)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=_AGAIN) from error
+
+    def _copied(self, stored: Stored) -> bytearray:
+        with self._again() as file:
+            file.seek(stored.start)
+            data = bytearray(file.read(stored.stop - stored.start))
+        if len(data) < stored.stop - stored.start:
+            raise ValueError("the file ends before the tensor does")
+        return data
+
+    def _mapped(self) -> mmap.mmap:
+        """The whole file, changes to which stay in this process. Not by safetensors, which touches the header once more."""
+        if self._map is None:
+            with self._again() as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        return self._map
+
+    def _again(self) -> FileIO:
+        """The file, if it is still the one whose header was read: places in another mean nothing."""
+        file = self.path.open("rb", buffering=0)
+        now = os.fstat(file.fileno())
+        if (now.st_dev, now.st_ino) != (self._file.st_dev, self._file.st_ino):
+            file.close()
+            raise UnreadableFile(
+                "another file took its place while it was read", where=self.path, hint="read it again when its writer is done"
+            )
+        return file
 
     def _check_whole(self) -> None:
         """Touching a mapped byte that a writer has cut off ends the process, beyond any exception: so the size is looked at before each tensor.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from eagle3diag.compare.align import Alignment, Pair
 from eagle3diag.compare.comparison import FINAL
-from eagle3diag.dumps.ahead import read_ahead
+from eagle3diag.dumps.ahead import few_rows
 from eagle3diag.errors import MismatchedInputs
 
 
@@ -126,10 +127,11 @@ def take(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
 
 
 def scattered(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """The same of rows far apart, each asked for by itself: of a row that is just touched, the system reads megabytes around it."""
-    for part in parts:
-        read_ahead(part, rows.tolist())
-    return take(parts, rows)
+    """The same of rows far apart, each asked for by itself."""
+    with ExitStack() as open_:
+        for part in parts:
+            open_.enter_context(few_rows(part, rows.tolist()))
+        return take(parts, rows)
 
 
 def chunks(tokens: int, chunk: int) -> Iterator[slice]:

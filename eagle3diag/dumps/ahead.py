@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -13,16 +14,33 @@ from torch import Tensor
 PIECE = 1 << 17  # bytes asked for at once: Linux takes no more of one call than the device's own readahead, by default this much
 
 
-def read_ahead(part: Tensor, rows: Iterable[int] | None = None) -> None:
-    """Have the system begin to read a part [T, W] of a record, or some of its rows. It is told, and no more: nothing is waited for, nothing
-    is held, and where the part is in memory, or the system knows no ``madvise``, nothing happens."""
+def read_ahead(part: Tensor) -> None:
+    """Have the system begin to read a part [T, W] of a record. It is told, and no more: nothing is waited for, nothing is held, and where the
+    part is in memory, or the system knows no ``madvise``, nothing happens."""
+    _advise(part, "MADV_WILLNEED")
+
+
+@contextmanager
+def few_rows(part: Tensor, rows: Iterable[int]) -> Iterator[None]:
+    """While some ``rows`` of a part [T, W] are read: they are asked for, and of a row that is touched nothing around it is read, which would
+    be megabytes."""
+    _advise(part, "MADV_RANDOM")
+    for row in rows:
+        _advise(part[row : row + 1], "MADV_WILLNEED")
+    try:
+        yield
+    finally:
+        _advise(part, "MADV_NORMAL")
+
+
+def _advise(part: Tensor, how: str) -> None:
     advise = _madvise()
     if advise is None or part.device.type != "cpu" or not part.is_contiguous():
         return
-    first, row = part.data_ptr(), part.nbytes // max(part.shape[0], 1)
-    for at, size in [(first, part.nbytes)] if rows is None else [(first + row * i, row) for i in rows]:
-        for start in range(at // mmap.PAGESIZE * mmap.PAGESIZE, at + size, PIECE):
-            advise(start, min(PIECE, at + size - start), mmap.MADV_WILLNEED)
+    begin, end = part.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE, part.data_ptr() + part.nbytes
+    step = PIECE if how == "MADV_WILLNEED" else max(end - begin, 1)
+    for start in range(begin, end, step):
+        advise(start, min(step, end - start), getattr(mmap, how))
 
 
 @cache

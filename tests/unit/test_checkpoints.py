@@ -101,7 +101,7 @@ def test_opening_reads_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr(safefile, "safe_open", refuse)
+    monkeypatch.setattr(safefile.SafeFile, "read", refuse)
     opened = open_draft(write_draft(tmp_path / "d"))
     assert opened.config.n_aux == 3 and opened.shape("fc.weight") == (H, 3 * H) and opened.shape("no.such") is None
     assert "layers.0.mlp.up_proj.weight" in opened

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import LIGHT, write_dump
+from builders import LIGHT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -25,8 +25,8 @@ from test_bad_input import Payload, damaged
 from test_dumps_formats import FIXTURES, LAYOUTS, TARGET, save, truth, written
 
 import eagle3diag
+from eagle3diag.dumps import DumpWriter, TargetIdentity, open_dump
 from eagle3diag.dumps import contents as contents_module
-from eagle3diag.dumps import open_dump
 from eagle3diag.errors import BadArgument, Eagle3DiagError, InputError, MissingPart, UnreadableFile, UnsafeFile
 
 FEW = settings(LIGHT, max_examples=25)
@@ -197,14 +197,23 @@ def test_files_made_to_hurt(bomb: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_shard_that_is_cut_off_while_it_is_read(tmp_path: Path) -> None:
     """Between two records, when it is mapped already: an error with both sizes, where touching it would end the process. A shard that another
-    took the place of, or that was removed, is read on from the mapping."""
-    found = open_dump(write_dump(tmp_path / "d", records=3))
+    took the place of, or that was removed, is read on from the mapping; what is not mapped is not looked for in another file."""
+    states = torch.randn(3, 50, 400)
+    with DumpWriter(tmp_path / "d", side="train", target=TargetIdentity("toy", "0", "float32", 4, 400), engine="transformers") as writer:
+        for i, state in enumerate(states):
+            writer.add(name=str(i), input_ids=torch.arange(50), states={2: state})
+    found = open_dump(tmp_path / "d")
     shard = tmp_path / "d" / "shard-00000.safetensors"
-    first, whole = found[0].state(2).clone(), shard.read_bytes()
+    whole = shard.read_bytes()
+    assert torch.equal(found[0].state(2), states[0])
     shard.rename(tmp_path / "moved")
-    assert torch.equal(found[0].state(2), first)
-    shard.write_bytes(b"another")
-    assert torch.equal(found[0].state(2), first)
+    assert torch.equal(found[0].state(2), states[0])
+    with pytest.raises(UnreadableFile, match="No such file"):
+        _ = found[0].input_ids
+    shard.write_bytes(whole)
+    assert torch.equal(found[1].state(2), states[1])
+    with pytest.raises(UnreadableFile, match="another file took its place"):
+        _ = found[1].input_ids
     (tmp_path / "moved").rename(shard)
     os.truncate(shard, len(whole) // 2)
     with pytest.raises(UnreadableFile, match=f"{len(whole):,} bytes when it was opened, {len(whole) // 2:,} now") as caught:
@@ -229,12 +238,6 @@ def _deep(d: Path) -> None:
     (d / "/".join("d" * 40)).mkdir(parents=True)
 
 
-def _unprintable(d: Path) -> None:
-    source = d / "hs_0.safetensors"
-    save_file({"hidden_states": torch.zeros(5, 4, 6), "token_ids": truth(0).ids}, source)
-    source.rename(os.fsdecode(os.fsencode(d) + b"/hs_\xff.safetensors"))
-
-
 PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a link to nothing": (lambda d: _linked(d, "nowhere"), "a link to nothing, or removed"),
     "a link to itself": (lambda d: _linked(d, "hs_0.safetensors"), "rights"),
@@ -242,7 +245,6 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a manifest that never ends": (lambda d: _linked(d, "/dev/zero", "manifest.json"), "check the path"),
     "a pipe": (lambda d: os.mkfifo(d / "hs_0.safetensors"), "leave only the files of the dump"),
     "folders without end": (_deep, "the folder of the dump itself"),
-    "a name that is no UTF-8": (_unprintable, "rename it"),
     "nothing": (lambda d: None, "mapping"),
     "hidden files": (lambda d: (d / ".hs_0.safetensors").touch(), "mapping"),
     "locks": (lambda d: (d / "hs_0.safetensors.lock").touch(), "mapping"),
@@ -260,6 +262,16 @@ def test_odd_folders(place: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_all(tmp_path)
     assert word in str(caught.value.hint) and str(caught.value).encode()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names of any bytes")
+def test_a_name_that_is_no_utf_8_is_read_like_any(tmp_path: Path) -> None:
+    """Whatever bytes the system allows in it."""
+    source = tmp_path / "hs_0.safetensors"
+    save_file({"hidden_states": torch.ones(5, 4, 6), "token_ids": truth(0).ids}, source)
+    source.rename(os.fsdecode(os.fsencode(tmp_path) + b"/hs_\xff.safetensors"))
+    read_all(tmp_path)
+    assert torch.equal(open_dump(tmp_path)[0].input_ids, truth(0).ids)
 
 
 @pytest.mark.parametrize(
