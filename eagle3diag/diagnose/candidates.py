@@ -11,7 +11,7 @@ from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change
 
-PRESENT = {Severity.ERROR: 0.95, Severity.WARNING: 0.6, Severity.NOTE: 0.05}
+PRESENT = {Severity.ERROR: 0.99, Severity.WARNING: 0.6, Severity.NOTE: 0.05}
 """Probability that what direct evidence shows is there and acts: an error names numbers that a healthy case does not have."""
 
 UNSEEN = 0.4

@@ -276,8 +276,9 @@ class _Weighing:
                 out.variant[fault], out.nearest[fault] = best[:2]
                 out.cost[fault] = self.healthy.accept_length - best[1].accept_length
         unlisted = log_sum(h.unlisted for h in self.hypotheses) - math.log(len(self.hypotheses)) - self._any_rounds
-        unseen = sum(math.log(1 - c.present) for c in self.candidates.values() if not c.seen)
-        none = math.log(NONE_OF_THESE) + self._anything + unlisted + unseen
+        # what was seen may be there beside it; where no number asks for a cause, one in no list is only thought of where nothing was seen
+        absent = sum(math.log(1 - c.present) for c in self.candidates.values() if not (c.seen and self._known))
+        none = math.log(NONE_OF_THESE) + self._anything + unlisted + absent
         total = log_sum([*(h.log_weight for h in self.hypotheses), none])
         out.none_of_these = math.exp(none - total)
         for h in self.hypotheses:
