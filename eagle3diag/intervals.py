@@ -1,10 +1,20 @@
-"""Intervals for counts."""
+"""Spread of counts: variance and intervals."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 Z95 = 1.959963984540054
+
+
+def variance(reached: Sequence[float]) -> float:
+    """Variance of a count from its tails, ``reached[i] = P(A > i)``: E[A] is their sum, E[A^2] = sum (2i + 1) P(A > i).
+
+    >>> variance((0.5, 0.25)), variance((1.0, 1.0))
+    (0.6875, 0.0)
+    """
+    return max(sum((2 * i + 1) * share for i, share in enumerate(reached)) - sum(reached) ** 2, 0.0)
 
 
 def wilson(hits: int, n: int, z: float = Z95) -> tuple[float, float]:

@@ -127,8 +127,8 @@ print(alone.verdict)
 # Where this notebook ends, as a test reads it.
 {
     "fault": diagnosis.ranked[0].finding.fault,
-    "alike": diagnosis.ranked[0].predicted.served_alike / diagnosis.ranked[0].predicted.served_rounds,
-    "healthy": healthy.served_alike / healthy.served_rounds,
-    "late": [r.served_alike / r.served_rounds for r in (as_trained, as_served)],
+    "alike": diagnosis.ranked[0].predicted.served_share,
+    "healthy": healthy.served_share,
+    "late": [r.served_share for r in (as_trained, as_served)],
     "alone": alone.ok,
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import lgamma, log
 
-from eagle3diag.intervals import Z95
+from eagle3diag.intervals import Z95, variance
 from eagle3diag.serving import Acceptance
 
 TOLERANCE = 0.05
@@ -55,11 +55,10 @@ def overdispersion(p: tuple[float, ...], rounds: int, interval: tuple[float, flo
 
     ``interval`` is the bootstrap over records: rounds of one text resemble each other, so it is the wider of the two.
     """
-    mean = sum(p)
-    variance = sum((2 * i + 1) * share for i, share in enumerate(p)) - mean * mean  # E[A^2] = sum (2i+1) P(A > i)
-    if rounds < 2 or variance <= 0:
+    alone = variance(p)
+    if rounds < 2 or not alone:
         return 1.0
-    return max(1.0, ((interval[1] - interval[0]) / (2 * Z95)) ** 2 * rounds / variance)
+    return max(1.0, ((interval[1] - interval[0]) / (2 * Z95)) ** 2 * rounds / alone)
 
 
 def narrowness(records: int) -> float:

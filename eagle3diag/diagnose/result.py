@@ -36,6 +36,11 @@ class Counterfactual:
         beside = replay.served_alike, replay.served_rounds
         return cls(fault, name, replay.accept_length, replay.accept_length_interval, replay.p, distance, *beside)
 
+    @property
+    def served_share(self) -> float | None:
+        """As of a :class:`~eagle3diag.replay.Replay`."""
+        return self.served_alike / self.served_rounds if self.served_rounds else None
+
 
 @dataclass(frozen=True)
 class Ranked:

@@ -28,6 +28,11 @@ TELLING = 30
 BEATEN = 0.5
 """Accept length above the upper end of a weak replay's interval that no choice of prompts gives: sets of a few prompts differ by 0.3 on average."""
 
+GAIN = 0.2
+"""Accept length that one change must bring a weak draft to be what the file should have said: a config that is wrong costs a draft most of what
+it has (a lost norm flag 2.0 to 1.1, another packing 2.1 to 1.2 on the drafts of the score), and of some forty changes the best gains a little
+by chance. Between the ends of both intervals that face each other there must still lie more than is harmless."""
+
 UNLIKE = 0.95
 """Share of the server's rounds that a healthy replay makes below which something differs, if only a little: rounding leaves 0.96 to 0.99."""
 
@@ -61,7 +66,7 @@ def judge_replay(replay: Replay) -> Iterator[Finding]:
 
 def share_of_rounds(replay: Replay) -> float | None:
     """Share of the server's recorded rounds that come out as replayed; None where they are too few to tell anything."""
-    return replay.served_alike / replay.served_rounds if replay.served_rounds >= TELLING else None
+    return replay.served_share if replay.served_rounds >= TELLING else None
 
 
 def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Replay) -> Iterator[Finding]:
@@ -85,6 +90,25 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
         ),
         in_words().get(fault.id, {}).get("fix", ""),
         "Record the server again: its rounds must then be those of the healthy replay.",
+    )
+
+
+def judge_restored(fault: Fault, how: str, length: float, low: float, healthy: Replay) -> Finding | None:
+    """``fault``, where undoing it (``how``) brings a draft that is weak as file and config say to ``length``, at least ``low``."""
+    if low < healthy.accept_length_interval[1] + HARMLESS or length < healthy.accept_length + GAIN:
+        return None
+    return Finding(
+        fault.id,
+        Severity.ERROR,
+        f"{fault.title}: the draft accepts {length:.2f} instead of {healthy.accept_length:.2f} once it is undone",
+        f"Replayed as file and config say, the draft is poor; with one thing done differently ({how}) it is not. So the weights were trained "
+        "that way, and the file or its config says something else.",
+        (
+            Evidence("accept length, replayed as the file says", healthy.accept_length, f"{length:.2f}", "replay"),
+            Evidence(f"accept length, {how}", length, None, "replay"),
+        ),
+        "Write into the config what the trainer did, or export again in the order that engines read.",
+        "eagle3diag.replay of the repaired copy.",
     )
 
 

@@ -9,7 +9,7 @@ from eagle3diag.faults.dead import broken, names_of, weak_blocks
 from eagle3diag.faults.expects import expects
 from eagle3diag.faults.verdict import Verdict, unseen, verdict
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.weights import FromMoments, TensorWeights, WeightReport
+from eagle3diag.weights import TensorWeights, WeightReport
 
 COARSE = 8
 """Distinct values among 128 neighbours up to which a warning is due: 4-bit formats keep 13 to 16 of them where they are used well, and lose a
@@ -144,30 +144,6 @@ def _copied(report: WeightReport) -> Iterator[Finding]:
             "Save the object that was trained; check that the optimiser held these and that they were not frozen.",
             "weights(draft, target=...) shows them moved.",
         )
-
-
-def judge_moments(figures: FromMoments) -> Finding:
-    """What a printed std and abs mean allow to say about one weight: a note that never concludes "untrained"."""
-    nearest = min(figures.distances, key=lambda d: d.distance)
-    evidence = [Evidence(f"std / std of {nearest.name}", nearest.std_ratio or 0.0, "1 if untouched")]
-    if nearest.implied_update is not None:
-        evidence.append(Evidence("independent change that explains it, relative to the start", nearest.implied_update))
-    if figures.abs_over_std is not None:
-        evidence.append(Evidence("mean |w| / std", figures.abs_over_std, "0.8660 uniform, 0.7979 normal"))
-    if figures.possible:
-        because = f"They fit {', '.join(figures.possible)}, and a trained weight as well."
-    else:
-        because = f"They fit none of {', '.join(figures.excluded)}: an untouched start of those is excluded."
-    if figures.above_unimodal:
-        because += " Mean |w| / std is above what any symmetric unimodal law has: entries moved outward, or the figures are of two tensors."
-    return Finding(
-        "K4",
-        Severity.NOTE,
-        "These figures cannot say whether the weight was trained",
-        because + " Not known without the tensor: " + "; ".join(figures.unknown) + ".",
-        tuple(evidence),
-        check="weights(draft)",
-    )
 
 
 def _evidence(judged: list[tuple[TensorWeights, Verdict]]) -> tuple[Evidence, ...]:

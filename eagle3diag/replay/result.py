@@ -73,6 +73,11 @@ class Replay(Result):
         return sum(row[i] for i, row in enumerate(self.served))
 
     @property
+    def served_share(self) -> float | None:
+        """:attr:`served_alike` of :attr:`served_rounds`; None without a round."""
+        return self.served_alike / self.served_rounds if self.served_rounds else None
+
+    @property
     def best(self) -> SettingReplay | None:
         """The setting that serves most tokens per time under ``cost``; None without one, or without a round."""
         rated = [s for s in self.settings if s.speedup is not None and s.rounds]

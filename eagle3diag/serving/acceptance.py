@@ -13,7 +13,7 @@ from typing import Any
 
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.files import kind, read_text
-from eagle3diag.intervals import Z95, exact
+from eagle3diag.intervals import Z95, exact, variance
 from eagle3diag.serving.metrics import Counts, read_metrics
 from eagle3diag.serving.rates import length_of, rate_of
 
@@ -142,8 +142,7 @@ class Acceptance:
             return None
         if len(self.p) == self.steps and 0 < self.accepted < self.rounds * self.steps:
             mean = self.accepted / self.rounds
-            variance = max(sum((2 * i + 1) * share for i, share in enumerate(self.p)) - mean * mean, 0.0)  # E[A^2] = sum (2i+1) P(A > i)
-            half = Z95 * math.sqrt(variance / self.rounds)
+            half = Z95 * math.sqrt(variance(self.p) / self.rounds)
             return max(1.0, 1 + mean - half), min(1.0 + self.steps, 1 + mean + half)
         low, high = exact(min(self.accepted, self.rounds * self.steps), self.rounds * self.steps)
         return 1 + self.steps * low, 1 + self.steps * high

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import json
 import os
-import re
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import BinaryIO
 
 from eagle3diag.engines import logs_sglang, logs_vllm
 from eagle3diag.engines.logs import Kind, Line
-from eagle3diag.errors import UnreadableFile
-from eagle3diag.files import kind
 from eagle3diag.serving import lines as read
 from eagle3diag.serving.acceptance import Acceptance
 from eagle3diag.serving.launch import Launch
 from eagle3diag.serving.lines import Window
+from eagle3diag.serving.pieces import pieces, text
 
-CHUNK = 1 << 22
-LONGEST_LINE = 64 * 1024
 KEPT_WINDOWS = 4096
 KEPT_NOTES = 64
 _STARTS = (logs_sglang.START, logs_vllm.START)
@@ -37,15 +27,6 @@ WIDEST = 32
 """Bytes of a length and a rate as they are printed (``2.46, accept rate: 0.37``), with room for odd ones."""
 # The bulk of a log: SGLang's batch lines, and one access line a request. Of these only the windows matter.
 _BULK = (b"-req: ", b"HTTP/1.")
-_COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
-_PACKED = {
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ": "xz",
-    b"BZh": "bzip2",
-    b"PK\x03\x04": "zip",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
 
 
 @dataclass(frozen=True)
@@ -124,8 +105,7 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
     UnreadableFile: not there, not readable, UTF-16, or packed otherwise than with gzip.
     """
     reading = _Reading()
-    pieces = _pieces(io.BytesIO(source.encode("utf-8", "replace"))) if isinstance(source, str) and "\n" in source else _file(Path(source))
-    for piece in pieces:
+    for piece in pieces(source):
         reading = _read_piece(reading, piece)
     launch = reading.launch
     slots = launch.num_draft_tokens if launch else None
@@ -144,8 +124,6 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
 
 def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
     """One piece of whole lines. A search for bytes rejects nearly all of it before any line is looked at by itself."""
-    if b"\x1b[" in piece:
-        piece = _COLOUR.sub(b"", piece)
     batch, access = _BULK
     lines = piece.split(b"\n")
     rest = [line for line in lines if batch not in line and access not in line]
@@ -160,7 +138,7 @@ def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
             _read_lines(reading, b"\n".join(run), run, rest, b"\n".join(rest))
             run = []
         if line is not None:
-            reading = _start(reading, _text(line)) if not run and any(start in line for start in _STARTS) else reading
+            reading = _start(reading, text(line)) if not run and any(start in line for start in _STARTS) else reading
             run.append(line)
     return reading
 
@@ -193,7 +171,7 @@ def _read_lines(reading: _Reading, piece: bytes, lines: list[bytes], rest: list[
             _note(reading, known, rest)
     if starting and reading.version is None and (b"ersion" in remaining or b"==" in remaining):
         for line in rest:
-            if (b"ersion" in line or b"==" in line) and (found := read.version(_text(line))):
+            if (b"ersion" in line or b"==" in line) and (found := read.version(text(line))):
                 reading.engine, reading.version = found
                 break
 
@@ -217,7 +195,7 @@ def _read_sglang(reading: _Reading, piece: bytes, lines: list[bytes]) -> None:
     windows = [line for line in lines if b"accept len: " in line]
     at = -reading.seen % reading.stride
     while at < len(windows):
-        if window := read.sglang_window(_text(windows[at])):
+        if window := read.sglang_window(text(windows[at])):
             reading.keep(window)
         at += reading.stride - (reading.seen + at) % reading.stride  # the stride may just have grown
     reading.seen += sum(n for _, n in found)
@@ -229,7 +207,7 @@ def _read_vllm(reading: _Reading, rest: Iterable[bytes]) -> None:
             reading.running = int(running[1])
         if b"metrics: " not in line or not any(word in line for word in _VLLM):
             continue
-        window = read.vllm_window(_text(line), reading.running)
+        window = read.vllm_window(text(line), reading.running)
         if window is None:
             continue
         reading.engine = "vllm"
@@ -247,9 +225,9 @@ def _note(reading: _Reading, known: Line, rest: Iterable[bytes]) -> None:
     for line in rest:
         if known.marker not in line or any(start in line for start in _STARTS):
             continue
-        text = _text(line)
-        note = reading.notes.get(known) or Note(known.kind, text.strip()[:300], known.means, 0)
-        rank = read.rank(text)
+        said = text(line)
+        note = reading.notes.get(known) or Note(known.kind, said.strip()[:300], known.means, 0)
+        rank = read.rank(said)
         ranks = (*note.ranks, rank) if rank and rank not in note.ranks and len(note.ranks) < KEPT_NOTES else note.ranks
         reading.notes[known] = Note(note.kind, note.text, note.means, note.count + 1, ranks)
 
@@ -304,46 +282,3 @@ def _mean(reading: _Reading) -> float:
     if len(weights) < len(running) or not weights:
         return reading.lengths / reading.seen
     return sum(w * window.accept_length for w, window in zip(weights, reading.windows, strict=True)) / sum(weights)
-
-
-def _text(line: bytes) -> str:
-    if line.startswith(b'{"') and b'"log":' in line[:200]:  # docker's json-file
-        try:
-            inner = json.loads(line)["log"]
-            return inner if isinstance(inner, str) else ""
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass
-    return line[:LONGEST_LINE].decode("utf-8", errors="replace").rstrip("\r")
-
-
-def _file(path: Path) -> Iterator[bytes]:
-    if kind(path) != "file":  # a pipe without a writer would be waited for, a device would never end
-        found = "is not a regular file" if kind(path) else "there is no such log"
-        raise UnreadableFile(found, where=path, hint="write it to a file first" if kind(path) else "check the path")
-    try:
-        with path.open("rb") as probe:
-            head = probe.read(8)
-        for magic, name in _PACKED.items():
-            if head.startswith(magic):
-                raise UnreadableFile(f"is {name}", where=path, hint="give it as UTF-8 text, plain or with gzip")
-        with gzip.open(path, "rb") if head[:2] == b"\x1f\x8b" else path.open("rb") as file:
-            yield from _pieces(file)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UnreadableFile(f"cannot be read: {error}", where=repr(str(path)), hint="copy the log again") from None
-
-
-def _pieces(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-    """The file in pieces that end at a line end; a line longer than 64 KiB is cut."""
-    left = b""
-    while block := file.read(CHUNK):
-        end = block.rfind(b"\n") + 1
-        if end:
-            yield left + block[:end]
-            left = block[end:]
-        else:
-            left += block
-        if len(left) > LONGEST_LINE:
-            yield left
-            left = b""
-    if left:
-        yield left

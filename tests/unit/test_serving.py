@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.serving import Acceptance, parse_launch, read_acceptance, read_launch, read_log, strict_from_biased
-from eagle3diag.serving.log import KEPT_WINDOWS, LONGEST_LINE
+from eagle3diag.serving.log import KEPT_WINDOWS
+from eagle3diag.serving.pieces import LONGEST_LINE
 
 # --- acceptance ---------------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from eagle3diag.errors import UnreadableFile
 from eagle3diag.faults import detect
 from eagle3diag.faults.log import captured, judge_log
 from eagle3diag.findings import Severity
-from eagle3diag.serving import LogSeries, Window, log, read_log
+from eagle3diag.serving import LogSeries, Window, log, pieces, read_log
 from eagle3diag.serving.trends import by_load, drift, mean_of
 
 ARGS = (
@@ -178,7 +178,7 @@ def test_pieces_do_not_change_what_is_read(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "log").write_text(text, encoding="utf-8")
     whole = read_log(text)
     for size in (64, 999, 4096):
-        monkeypatch.setattr(log, "CHUNK", size)
+        monkeypatch.setattr(pieces, "CHUNK", size)
         assert read_log(tmp_path / "log") == whole
 
 

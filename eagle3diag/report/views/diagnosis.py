@@ -200,12 +200,12 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
 
 def _round_bars(result: Diagnosis) -> Iterator[Bar]:
     """The healthy replay, then the counterfactuals, most alike first."""
-    if result.replay is None or not result.replay.served_rounds:
+    if result.replay is None or result.replay.served_share is None:
         return
-    yield Bar("replay, healthy", result.replay.served_alike / result.replay.served_rounds, None, None, 0)
-    beside = [c for c in (*result.counterfactuals, *result.series) if c.served_rounds]
-    for c in sorted(beside, key=lambda c: -c.served_alike / c.served_rounds)[:_SHOWN]:
-        yield Bar(f"{c.fault} {c.name}".strip(), c.served_alike / c.served_rounds, None, None, 1)
+    yield Bar("replay, healthy", result.replay.served_share, None, None, 0)
+    beside = [(c.served_share, f"{c.fault} {c.name}".strip()) for c in (*result.counterfactuals, *result.series) if c.served_share is not None]
+    for share, name in sorted(beside, key=lambda c: -c[0])[:_SHOWN]:
+        yield Bar(name, share, None, None, 1)
 
 
 def _counterfactuals(result: Diagnosis) -> Table:
