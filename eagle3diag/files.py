@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import json
 import os
@@ -80,6 +81,15 @@ def sibling(folder: Path, name: object, where: object) -> Path:
     return folder / name
 
 
+def below(folder: Path, name: str) -> Path | None:
+    """``folder/name`` where ``name`` came out of a file and may name folders; None where that, links followed, is not below ``folder``."""
+    try:
+        path, root = (folder / name).resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError):  # longer than any name may be, a loop of links, a NUL
+        return None
+    return path if path.is_relative_to(root) else None
+
+
 def read_bytes(path: Path, limit: int) -> bytes:
     """The whole file, at most ``limit`` bytes; a pipe or a device, which may never end, is not read at all."""
     if kind(path) != "file":
@@ -105,7 +115,7 @@ def read_up_to(file: BinaryIO | gzip.GzipFile, limit: int) -> bytes | None:
 
 
 def read_text(path: Path, limit: int = MAX_JSON_BYTES, *, errors: str = "strict") -> str:
-    """The whole file as UTF-8, with or without a byte order mark; ``errors`` as of ``bytes.decode``."""
+    """The whole file as UTF-8, or as UTF-16 where a byte order mark says so; ``errors`` as of ``bytes.decode``."""
     return _decoded(read_bytes(path, limit), path, errors)
 
 
@@ -144,10 +154,13 @@ def parse_json(data: bytes, where: object) -> Any:
 
 
 def _decoded(data: bytes, where: object, errors: str = "strict") -> str:
+    encoding = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "UTF-8"  # PowerShell writes both
     try:
-        return data.decode("utf-8-sig", errors)
+        return data.decode("utf-8-sig" if encoding == "UTF-8" else encoding, errors)
     except UnicodeDecodeError as error:
-        raise UnreadableFile(f"is not UTF-8 text (byte {error.start})", where=where, hint="copy the file again, in binary mode") from error
+        raise UnreadableFile(
+            f"is not {encoding} text (byte {error.start})", where=where, hint="copy the file again, in binary mode"
+        ) from error
 
 
 def check_not_pointer(head: bytes, path: Path) -> None:
@@ -191,6 +204,7 @@ def _absent_hint(source: str) -> str:
 
 __all__ = [
     "RIGHTS",
+    "below",
     "check_not_pointer",
     "existing",
     "kind",

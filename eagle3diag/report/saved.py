@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from eagle3diag.bounds import broken
 from eagle3diag.errors import InputError, UnreadableFile
 from eagle3diag.files import existing, read_text
 from eagle3diag.findings import Result, plain
@@ -97,7 +98,10 @@ def _whole(kind: type[Any], body: Mapping[str, Any], where: str) -> Any:
             values[field.name] = _value(hints[field.name], body[field.name], f"{where}.{field.name}")
         elif field.default is MISSING and field.default_factory is MISSING:
             raise _Unfit(f"{where}.{field.name} is missing")
-    return kind(**values)
+    made = kind(**values)
+    if said := broken(made, where):
+        raise _Unfit(said)
+    return made
 
 
 def _result(body: Mapping[str, Any], where: str) -> Result:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from eagle3diag.bounds import broken
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.files import kind, read_text
 from eagle3diag.intervals import Z95, exact, variance
@@ -208,6 +209,8 @@ def _fields(source: Mapping[str, Any]) -> Acceptance:
             "the acceptance has a field of the wrong type or size",
             hint="whole numbers for counts, a list for p; histogram[m] = rounds that accepted m of `steps` drafts",
         ) from None
+    if said := broken(value, "acceptance"):
+        raise BadArgument(said, hint="shares are within 0 and 1, counts not below 0")
     if length is None and value.rounds != 0:
         raise BadArgument("the acceptance has neither counts nor an accept length", hint="give rounds and accepted, or accept_length")
     if length is not None:

@@ -1,49 +1,53 @@
-"""The command in a file that describes a container: Compose, a pod, Helm's values; only the few keys that hold it are read."""
+"""The command in a file that describes a container: Compose, a pod, Helm's values, a Dockerfile; only the few keys that hold it are read."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from eagle3diag.serving.words import BREAK, Budget, split, unwrapped
+from eagle3diag.serving.documents import NotYaml, Value, value_of
+from eagle3diag.serving.shell import BREAK
+from eagle3diag.serving.variables import Budget
+from eagle3diag.serving.words import split, unwrapped
 
-_ORDER = ("image", "repository", "tag", "entrypoint", "command", "args", "extraArgs")
-_KEY = re.compile(rf"(?P<indent>[ ]*)(?P<dash>-[ ]+)?(?P<key>{'|'.join(_ORDER)}|env|environment):(?:\s+(?P<value>.*))?")
-_MARKS = re.compile(r"^[ ]*(?:-[ ]+)?(?:entrypoint|command|args|extraArgs):(?:\s|$)", re.MULTILINE)
+_STARTING = ("entrypoint", "command", "args", "cmd", "extraargs")  # in the order in which they make a command; Docker says Cmd
+_MARKS = re.compile(rf"""(?:^|[{{,])[ \t]*(?:-[ ]+)*["']?(?:{"|".join(_STARTING)})["']?[ ]*:(?=\s|$)""", re.MULTILINE | re.IGNORECASE)
+_ENGINE = re.compile("sglang|vllm|trtllm|tensorrt", re.IGNORECASE)
+_LIST = re.compile(r"\s*(?:\[|-\s)")
+_DOCUMENT = re.compile(r"^(?:---|\.\.\.)(?=\s|$)", re.MULTILINE)
+_KEY = re.compile(r"[ ]*(?:-[ ]+)*[\w.-]+:(?:\s|$)")
+# Helm's: what it puts in is not known here, and what hangs on a condition is taken as it stands.
+_CONTROL = re.compile(r"^[ ]*\{\{-?[ ]*(?:if|else|end|range|with|define|block|/\*|\$\w+ :?=)[^\n]*\}\}[ ]*$", re.MULTILINE)
+_TEMPLATE = re.compile(r"\{\{-?[ ]*([^{}\n]*?)[ ]*-?\}\}")
+_LOOSE = re.compile(r"^([ ]*(?:-[ ]+)*[\w.-]+:[ ]+)([^\s'\"|>&*!\[{#].*:[ ].*)$", re.MULTILINE)  # a value with a colon, which needs quotes
+_TRIES = 4  # at the YAML between other lines
 _FROM = re.compile(r"^[ \t]*FROM[ \t]", re.MULTILINE)
 _STARTS = re.compile(r"^[ \t]*(ENTRYPOINT|CMD)[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)", re.MULTILINE)
-_ITEM = re.compile(r"[ ]*-[ ]+(.*)")
-_BLOCK = re.compile(r"[|>][+-]?\d?(?:\s+#.*)?")
-_PAIR = re.compile(r"-?\s*([A-Za-z_]\w*)(?::\s+|=)(.*)")
-
-
-@dataclass
-class _Container:
-    """The keys of one mapping: what starts a container."""
-
-    keys: dict[str, list[str]] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def words(self, budget: Budget) -> list[str]:
-        known = {name: [value] for name, value in self.environment.items()}
-        assigned = [f"{name}={value}" for name, value in self.environment.items()]
-        own = [word for key in _ORDER for word in self.keys.get(key, ())]
-        return [*assigned, *unwrapped([_known(word, self.environment, budget) for word in own], known, budget)]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a command as :func:`~eagle3diag.serving.words.split` gives them, also where a container's description holds it.
-
-    Of several containers the first that names an engine is taken.
-    """
-    if not _MARKS.search(text):
-        return split(_started(text) if _FROM.search(text) else text)
+    """The words of a command as :func:`~eagle3diag.serving.words.split` gives them, also where a list of words or a container's description
+    holds it. Of several containers the first that starts an engine is taken."""
     budget = Budget()
-    found = [container.words(budget) for container in _containers(text.expandtabs(2).splitlines(), budget)]
-    named = [words for words in found if re.search("sglang|vllm|trtllm|tensorrt", " ".join(words), re.IGNORECASE)]
-    return named[0] if named else split(text)
+    if listed := _listed(text):
+        return unwrapped(listed, {}, budget)
+    found = [c for c in _containers(text) if _ENGINE.search(" ".join(c.named))] if _MARKS.search(text) else []
+    if found:
+        return max(found, key=lambda container: bool(container.starting)).words(budget)
+    return split(_started(text) if _FROM.search(text) else text)
+
+
+def _listed(text: str) -> list[str]:
+    """The items of a list of words and nothing else, as in JSON and under ``args:``."""
+    if not _LIST.match(text):
+        return []
+    try:
+        found = value_of(text)
+    except NotYaml:
+        return []
+    items = found if isinstance(found, list) and all(isinstance(item, str) for item in found) else []
+    return _items(items) if len(items) > 2 or text.lstrip()[0] == "[" else []
 
 
 def _started(text: str) -> str:
@@ -58,112 +62,89 @@ def _started(text: str) -> str:
     return "\n".join([_STARTS.sub("", text), f"CMD {started}"])
 
 
-def _containers(lines: Sequence[str], budget: Budget) -> Iterator[_Container]:
-    """One for each mapping that has such keys: those at one depth with nothing less deep between them, and no new item of a list."""
-    open_: dict[int, _Container] = {}
-    index = 0
-    while index < len(lines):
-        line = lines[index]
-        indent = len(line) - len(line.lstrip())
-        match = _KEY.fullmatch(line.rstrip())
-        if line.strip():
-            starts = re.match(r"[ ]*-[ ]+", line)
-            depth = indent if starts is None else starts.end()
-            for other in [d for d in open_ if d > depth or (starts is not None and d == depth)]:
-                yield open_.pop(other)
-        index += 1
-        if match is None:
-            continue
-        depth = indent + len(match["dash"] or "")
-        below = _below(lines, index, depth)
-        container = open_.setdefault(depth, _Container())
-        if match["key"] in ("env", "environment"):
-            container.environment |= dict(_pairs(below))
-        else:
-            container.keys[match["key"]] = _value(match["key"], match["value"] or "", below, budget)
-        index += len(below)
-    yield from open_.values()
+@dataclass(frozen=True)
+class _Container:
+    """One mapping with keys that start a container: the ``image``, what starts in it, and the environment that is set in so many words."""
 
+    image: str
+    starting: tuple[str | list[str], ...]
+    environment: dict[str, str]
 
-def _below(lines: Sequence[str], start: int, depth: int, *, items: bool = True) -> list[str]:
-    """The lines that belong to a key: deeper ones, and ``items`` of a list at its own depth."""
-    end = start
-    while end < len(lines) and (
-        not lines[end].strip()
-        or (indent := len(lines[end]) - len(lines[end].lstrip())) > depth
-        or (items and indent == depth and lines[end].startswith("- ", depth))
-    ):
-        end += 1
-    return list(lines[start:end])
+    @property
+    def named(self) -> Iterator[str]:
+        yield self.image
+        for part in self.starting:
+            yield from [part] if isinstance(part, str) else part
 
+    def words(self, budget: Budget) -> list[str]:
+        """As a shell would have them; a pod's ``$(NAME)`` is put in where its own environment gives it."""
+        own = [self.image] if self.image else []
+        for part in self.starting:
+            own += split(part.strip(), budget=budget) if isinstance(part, str) else part
+        known = {name: [value] for name, value in self.environment.items()}
+        put_in = [re.sub(r"\$\((\w+)\)", lambda match: self._known(match, budget), word) for word in own]
+        return [*(f"{name}={value}" for name, value in self.environment.items()), *unwrapped(put_in, known, budget)]
 
-def _value(key: str, value: str, below: list[str], budget: Budget) -> list[str]:
-    if _BLOCK.fullmatch(value):
-        return split(_block(value, below), budget=budget)
-    if value:  # a scalar, which may go on in deeper lines; a list in brackets is split as a Dockerfile's is
-        whole = "\n".join([value, *below]) if value.startswith("[") else " ".join([value, *(line.strip() for line in below)])
-        return (
-            [_scalar(whole)] if key in ("image", "repository", "tag") else [w for w in split(_unquoted(whole), budget=budget) if w != BREAK]
-        )
-    return list(_items(below))
-
-
-def _items(lines: list[str]) -> Iterator[str]:
-    index = 0
-    while index < len(lines):
-        match = _ITEM.fullmatch(lines[index].rstrip())
-        index += 1
-        if match is None:
-            continue
-        depth = lines[index - 1].index("-")
-        inside = _below(lines, index, depth, items=False)
-        index += len(inside)
-        yield _block(match[1], inside) if _BLOCK.fullmatch(match[1]) else _scalar(" ".join([match[1], *(i.strip() for i in inside)]))
-
-
-def _block(mark: str, lines: list[str]) -> str:
-    return ("\n" if mark.startswith("|") else " ").join(line.strip() for line in lines)
-
-
-def _scalar(text: str) -> str:
-    text = text.strip()
-    if text[:1] not in ("'", '"'):
-        return re.sub(r"(?:^|\s)#.*", "", text).rstrip()
-    return _unquoted(text)
-
-
-def _unquoted(text: str) -> str:
-    if match := re.fullmatch(r"'((?:[^']|'')*)'(?:\s+#.*)?", text):
-        return match[1].replace("''", "'")
-    if match := re.fullmatch(r'("(?:[^"\\]|\\.)*")(?:\s+#.*)?', text):
-        try:
-            return str(json.loads(match[1]))
-        except ValueError:
-            return match[1][1:-1]
-    return text
-
-
-def _pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """``A: b``, ``- A=b``, and a pod's ``- name: A`` over ``value: b``."""
-    name = ""
-    for line in lines:
-        match = _PAIR.fullmatch(line.strip())
-        if match is None:
-            continue
-        key, value = match[1], _scalar(match[2])
-        if key == "name":
-            name = value
-        elif key == "value" and name:
-            yield name, value
-        elif key not in ("valueFrom", "secretKeyRef", "key", "value"):
-            yield key, value
-
-
-def _known(word: str, environment: dict[str, str], budget: Budget) -> str:
-    """A pod's ``$(NAME)``, where its own environment gives it."""
-
-    def value(match: re.Match[str]) -> str:
-        found = environment.get(match[1])
+    def _known(self, match: re.Match[str], budget: Budget) -> str:
+        found = self.environment.get(match[1])
         return match[0] if found is None or not budget.spend(len(found) + 1) else found
 
-    return re.sub(r"\$\((\w+)\)", value, word)
+
+def _containers(text: str) -> Iterator[_Container]:
+    for part in _DOCUMENT.split(_TEMPLATE.sub(r"$(\1)", _CONTROL.sub("", text.expandtabs(2)))):
+        for keys in _mappings(_readable(part)):
+            starting = tuple(words for key in _STARTING if (words := _words(keys.get(key))))
+            image = _image(keys.get("image"))
+            if starting or image:
+                yield _Container(image, starting, dict(_environment(keys.get("environment") or keys.get("env"))))
+
+
+def _readable(text: str) -> Value:
+    """The YAML in a text, also where quotes were forgotten, or where other lines stand before and behind, as around a here-document."""
+    try:
+        return value_of(text)
+    except NotYaml:
+        lines = _LOOSE.sub(lambda match: match[1] + "'" + match[2].replace("'", "''") + "'", text).splitlines()
+    for _ in range(_TRIES):
+        try:
+            return value_of("\n".join(lines))
+        except NotYaml as error:
+            first = next((number for number, line in enumerate(lines) if _KEY.match(line)), 0)
+            lines = lines[first:] if first else lines[: error.line - 1]
+    return None
+
+
+def _mappings(value: Value) -> Iterator[dict[str, Value]]:
+    """Every mapping, an outer one first, its keys in small letters."""
+    if isinstance(value, dict):
+        yield {key.lower(): inner for key, inner in value.items()}
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _mappings(inner)
+
+
+def _words(value: Value) -> str | list[str] | None:
+    """A line for the shell, or words; None for neither."""
+    return _items(value) if isinstance(value, list) else value if isinstance(value, str) else None
+
+
+def _items(value: list[Value]) -> list[str]:
+    return [item for item in value if isinstance(item, str) and item != BREAK]
+
+
+def _image(value: Value) -> str:
+    """As it is, or as Helm takes it apart."""
+    if isinstance(value, dict):
+        return ":".join(part for key in ("repository", "tag") if isinstance(part := value.get(key), str))
+    return value if isinstance(value, str) else ""
+
+
+def _environment(value: Value) -> Iterator[tuple[str, str]]:
+    """``A: b``, ``- A=b``, and a pod's ``name: A`` over ``value: b``; what comes from elsewhere is not known."""
+    if isinstance(value, dict):
+        yield from ((key, item) for key, item in value.items() if isinstance(item, str))
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, str) and "=" in item:
+            name, _, given = item.partition("=")
+            yield name, given
+        elif isinstance(item, dict) and isinstance(key := item.get("name"), str) and isinstance(stated := item.get("value"), str):
+            yield key, stated

@@ -373,10 +373,10 @@ def test_a_target_takes_any_kind_of_value_in_a_field(field: str) -> None:
 def test_counts_take_any_kind_of_value_in_a_field() -> None:
     """Counts that a server was said to give: refused, or whole."""
     sound = {"rounds": 10, "accepted": 5, "steps": 3, "p": [0.3, 0.1, 0.1], "engine": "sglang", "engine_version": "0.5.23"}
-    for field, value in product(sound, [*JSON_KINDS, 1e308, float("nan"), [float("nan")], [10**30]]):
+    for field, value in product(sound, [*JSON_KINDS, 1e308, float("nan"), [float("nan")], [10**30], [1.5], [-0.5]]):
         try:
             found = read_acceptance({**sound, field: value})
-            assert found.engine is None or isinstance(found.engine, str)
+            assert (found.engine is None or isinstance(found.engine, str)) and all(0 <= share <= 1 for share in found.p)
         except InputError as error:
             assert error.hint
 

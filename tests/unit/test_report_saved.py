@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 import reports
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from test_report_redaction import SECRETS
 
 import eagle3diag
-from eagle3diag import cli
+from eagle3diag import bounds, cli
 from eagle3diag.before_after import before_after
 from eagle3diag.errors import BadArgument, UnreadableFile
 from eagle3diag.evidence import evidence
@@ -25,6 +26,7 @@ from eagle3diag.investigation import Investigation
 from eagle3diag.report import html as page_of
 from eagle3diag.report.saved import KINDS, load
 from eagle3diag.report.views import view
+from eagle3diag.serving.answers import Answer
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXED = replace(
@@ -108,7 +110,8 @@ def broken(**changes: Any) -> str:
 PAGE = page_of.page(reports.acceptance())
 BAD: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "neither the JSON"),
-    "no text": (b"\xff\xfe\x00", "is not UTF-8 text"),
+    "no text": (b"\xff\xff\x00", "is not UTF-8 text"),
+    "half a text": (b"\xff\xfe\x00", "is not UTF-16 text"),
     "another JSON": ('{"a": 1}', "not a result of eagle3diag"),
     "a list": ("[1]", "not a result of eagle3diag"),
     "a number": ("1", "not a result of eagle3diag"),
@@ -120,7 +123,7 @@ BAD: dict[str, tuple[str | bytes, str]] = {
     "a kind without values": ('{"kind": "Replay"}', "replay.draft is missing"),
     "not JSON": ('{"kind": "Replay", "steps": NaN}', "neither"),
     "nested without end": ("[" * 100_000, "neither"),
-    "rows of different lengths": (broken(order=[[0.5, 0.4], [0.5]]), "do not fit together"),
+    "rows of different lengths": (broken(order=[[0.5, 0.4], [0.5]]), "comparison.order has rows of different lengths"),
     "a text for a number": (broken(hidden_size="576; import os"), "comparison.hidden_size is '576; import os', not int"),
     "a boolean for a number": (broken(hidden_size=True), "not int"),
     "a list for an object": (broken(train=[]), "comparison.train is [], not an object"),
@@ -152,6 +155,79 @@ def test_a_path_that_is_no_file(path: str, tmp_path: Path) -> None:
     """A missing file, a folder and an impossible name are said to be that."""
     with pytest.raises(UnreadableFile):
         load(tmp_path / path)
+
+
+def put(result: Result, at: str, value: Any) -> str:
+    """The saved result with ``value`` at a path such as ``audit.shapes.0.found``."""
+    body = json.loads(result.to_json())
+    holder: Any = body
+    *way, last = at.split(".")
+    for step in way:
+        holder = holder[int(step) if isinstance(holder, list) else step]
+    holder[int(last) if isinstance(holder, list) else last] = value
+    return json.dumps(body)
+
+
+ABSURD: list[tuple[Result, str, Any, str]] = [
+    (reports.acceptance(), "rounds", -1, "replay.rounds is -1, not within 0"),
+    (reports.acceptance(), "rounds", 1 << 60, "replay.rounds is"),
+    (reports.acceptance(), "p.1", 1.5, "replay.p is 1.5, not within 0 to 1"),
+    (reports.acceptance(), "p.1", 0.9, "no draft is accepted more often than the one before it"),
+    (reports.acceptance(), "p", [0.5], "one value a step"),
+    (reports.acceptance(), "accept_length", 1e308, "replay.accept_length is 1e+308"),
+    (reports.acceptance(), "accept_length", "inf", "replay.accept_length is inf"),
+    (reports.acceptance(), "accept_length", 0.2, "replay.accept_length is 0.2, not within 1"),
+    (reports.acceptance(), "accept_length", 7.0, "steps + 1 tokens"),
+    (reports.acceptance(), "accept_length_interval", [1.9, 1.7], "replay.accept_length_interval ends before it begins"),
+    (reports.acceptance(), "p_interval.0", [0.9, 0.1], "replay.p_interval ends before it begins"),
+    (reports.acceptance(), "served", [[1, 2], [3]], "replay.served has rows of different lengths"),
+    (reports.acceptance(), "served", [[1, 2], [3, 4]], "one row and column for each"),
+    (reports.acceptance(), "served", [[-1] * 5] * 5, "replay.served is -1"),
+    (reports.acceptance(), "records.0.rounds", -3, "replay.records[0].rounds is -3"),
+    (reports.comparison(), "order.0.0", 17.0, "comparison.order is 17, not within -1 to 1"),
+    (reports.comparison(), "reference", [[0.5, 0.5, 0.5]], "a row for each of its boundaries"),
+    (reports.comparison(), "blocks.0.cosine.p5", 0.999, "comparison.blocks[0].cosine does not hang together: quantiles rise"),
+    (reports.comparison(), "blocks.0.tokens", -1, "comparison.blocks[0].tokens is -1"),
+    (reports.comparison(), "train.counters.fc_calls", -1, "comparison.train.counters is -1"),
+    (reports.comparison(), "series.0.cosine", [1.0], "a value for each position"),
+    (reports.dump_check(), "parts.0.zero_rows", 501, "those that are odd"),
+    (reports.measured_weights(), "tensors.0.size", 5, "the product of the shape"),
+    (reports.measured_weights(), "tensors.0.spectrum.singular_values.0", 0.0, "singular values fall"),
+    (reports.diagnosis(), "ranked.0.weight", 0.95, "one together"),
+    (reports.diagnosis(), "observed.p.0", -0.5, "diagnosis.observed.p is -0.5"),
+    (reports.diagnosis(), "counterfactuals.0.served_alike", 5, "a part of served_rounds"),
+]
+
+
+@pytest.mark.parametrize(("result", "at", "value", "words"), ABSURD, ids=[f"{at} {value!r:.20}" for _, at, value, _ in ABSURD])
+def test_numbers_that_nothing_measures_are_refused(result: Result, at: str, value: Any, words: str, tmp_path: Path) -> None:
+    """A file changed by hand: the field is named, and what it can hold."""
+    (tmp_path / "r.json").write_text(put(result, at, value))
+    with pytest.raises(UnreadableFile) as caught:
+        load(tmp_path / "r.json")
+    assert words in caught.value.what
+
+
+def test_every_bound_is_of_a_field() -> None:
+    """No range and no rule outlives its field; and what has no range of its own is a count where whole numbers are held."""
+    kinds = every_kind_inside()
+    named = {name for kind in kinds for field in bounds._ranges(kind) for name in (field, f"{kind.__name__}.{field}")}
+
+    assert set(bounds._RANGES) <= named and set(bounds._TOGETHER) <= {kind.__name__ for kind in kinds}
+    assert bounds._ranges(Answer)["prompt_tokens"] == bounds._COUNT
+
+
+def every_kind_inside() -> set[type[Any]]:
+    """The kinds of results, and every dataclass that is somewhere in one."""
+    found: set[type[Any]] = set()
+    todo: list[Any] = [getattr(import_module(module), kind) for kind, module in KINDS.items()]
+    while todo:
+        hint = todo.pop()
+        todo += get_args(hint)
+        if is_dataclass(hint) and hint not in found:
+            found.add(cast("type[Any]", hint))
+            todo += get_type_hints(hint).values()
+    return found
 
 
 WHOLE = reports.acceptance().to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -92,6 +93,18 @@ SCRIPTS: dict[str, str] = {
     '        - "D"\n      env:\n        - name: MODEL\n          value: T\n        - name: K\n          valueFrom:\n            x: y\n',
     "pod, script": "    - image: vllm/vllm-openai:v0.11.0\n      command:\n      - /bin/sh\n      - -c\n      - |\n        vllm serve T -tp 2 \\\n"
     f"          --speculative-config '{CONFIG}'\n      env: []\n",
+    "flow maps": "containers: [{name: x, image: 'vllm/vllm-openai:v0.11.0', args: [--model, T, --speculative-config, '" + CONFIG + "']}]\n",
+    "aliases and merge keys": f"x: &s\n  image: vllm/vllm-openai:v0.11.0\n  environment: &e {{M: x}}\nservices:\n  v:\n    <<: *s\n    command: &c --model T "
+    f"--speculative-config '{CONFIG.replace(': ', ':')}'\n  w: {{<<: *s, command: *c}}\n",
+    "several documents": "apiVersion: v1\nkind: Service\n---\n# ours\nspec:\n- image: vllm/vllm-openai:v0.11.0\n  args:\n  - --model\n  - T\n"
+    f"  - --speculative-config\n  - >-\n    {CONFIG[:20]}\n    {CONFIG[20:]}\n---\nkind: End\n",
+    "in a here-document": f"kubectl apply -f - <<EOF\nspec:\n- image: vllm/vllm-openai:v0.11.0\n  args: [--model, T, --speculative-config, '{CONFIG}']\nEOF\n",
+    "docker inspect": json.dumps([{"Image": "sha256:0", "Config": {"Image": "vllm/vllm-openai:v0.11.0", "Env": ["A=b"], "Entrypoint": ["vllm", "serve"],
+                                                                           "Cmd": ["T", "--speculative-config", CONFIG]}}], indent="\t"),
+    "Helm's values": f"image:\n  repository: vllm/vllm-openai\n  tag: v0.11.0\nextraArgs: [--model, T, --speculative-config, '{CONFIG}']\n",
+    "Helm's template": "spec:\n{{- if .Values.on }}\n  containers:\n  - image: {{ .Values.image }}\n    env:\n"
+    "    - name: VLLM_X\n      value: {{ .Values.x | quote }}\n"
+    f"    command: [vllm, serve, T]\n    args:\n    - --speculative-config\n    - '{CONFIG}'\n{{{{- end }}}}\n",
     "pod, quoted script": 'command: ["/bin/sh", "-c"]\nargs: [' + json.dumps(f"vllm serve T --speculative-config '{CONFIG}'") + "]\n",
 }  # fmt: skip
 
@@ -117,6 +130,8 @@ OPEN = [
     "sglang serve --model-path T --speculative-algorithm $ALGORITHM --speculative-num-steps ${STEPS}",
     "sglang serve --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path $DRAFT --speculative-eagle-topk $K",
     "image: vllm/vllm-openai:v0.11.0\nargs:\n- --model\n- T\n- $(EXTRA)\n",
+    "image: vllm/vllm-openai:v0.11.0\ncommand: [vllm, serve, T]\nargs:\n  {{- toYaml .Values.args | nindent 2 }}\n",
+    "image: vllm/vllm-openai:v0.11.0\ncommand: [vllm, serve, T]\nargs:\n{{- range .Values.args }}\n- {{ . }}\n{{- end }}\n",
 ]
 
 
@@ -255,6 +270,7 @@ def test_a_later_assignment_takes_the_place_of_an_earlier_one(text: str, value: 
         ("source ./env.sh", "$A"),
         (". ./env.sh", "$A"),
         ("cd x && (A=2)\nA=3", "3"),
+        ("cd x && B=(x y)\nA=3", "3"),
         ("source venv/bin/activate && cd x &&\n  true", "1"),
         ("cat > env.sh <<'END'\nA=2\nIt's\nEND", "1"),
         ("cat <<-END | tee x\n\tvllm serve m --x old\n\tEND", "1"),
@@ -353,14 +369,76 @@ def test_options_in_a_file_are_read_where_it_lies(tmp_path: Path) -> None:
     assert parse_launch("vllm serve T --config absent.yaml").unread == ("absent.yaml",)
 
 
-@pytest.mark.parametrize(
-    "text", ["a: &x 1", "a: |\n  b", "\ta: 1", "- a", "a: 'b", "a: {b: 1}", "a: 1\n   b: 2", "just words", "[1]", "a: !!python/object x"]
-)
-def test_yaml_beyond_what_is_read_is_a_clear_error(text: str, tmp_path: Path) -> None:
-    """With the line, and never by building an object."""
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefghij"))
+BAD_YAML = {
+    "tab": ("\ta: 1", "line 1"), "list": ("- a", "mapping"), "open quote": ("b: 1\na: 'b", "line 2"), "indent": ("a: 1\n   b: 2", "line 2"),
+    "words": ("just words", "mapping"), "flow list": ("[1]", "mapping"), "object": ("b:\n- a: !!python/object x", "line 2.*tag"),
+    "own tag": ("a: !x 1", "line 1.*tag"), "documents": ("a: 1\n---\nb: 2", "another document"), "unknown alias": ("a: *b", "line 1.*alias"),
+    "itself": ("a: &a [*a]", "aliases"), "laughs": (LAUGHS, "aliases"), "merged laughs": (LAUGHS.replace("[x", "{y: [x").replace("x]", "x]}", 1), "aliases"),
+    "merged word": ("<<: a", "mapping"), "key": ("? [a]\n: b", "key"), "deep": ("a: " + "[" * 999, "deep"),
+    "steps": ("".join(f"{' ' * i}a:\n" for i in range(99)), "deep"),
+    "beyond Unicode": ('a: "\\UFFFFFFFF"', "line 1"), "control": ("b: 1\na: \x07", "line 2.*control"), "directive": ("%YAML 9.9\n---\na: 1", "line 1"),
+    "large": ("a: " + "x" * (1 << 17), "larger"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_YAML.values(), ids=BAD_YAML)
+def test_settings_that_are_no_mapping_or_without_end_are_a_clear_error(text: str, words: str, tmp_path: Path) -> None:
+    """With the line, at once, and never by building an object."""
     (tmp_path / "f.yaml").write_text(text)
-    with pytest.raises(UnreadableFile, match=r"line|mapping"):
+    before = process_time()
+    with pytest.raises(UnreadableFile, match=words):
         read_settings(tmp_path / "f.yaml")
+    assert process_time() - before < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "speculative-config: {method: eagle3, model: D, num_speculative_tokens: 3}",
+        "speculative-config:\n  method: eagle3\n  model: D # ours\n  num_speculative_tokens: 3\n",
+        "spec: &spec\n  method: eagle3\n  model: D\nspeculative-config:\n  <<: *spec\n  num_speculative_tokens: 3\n",
+        "a: &a {method: eagle, model: D}\nspeculative-config: {<<: [*a, {model: E}], method: eagle3, num_speculative_tokens: 3}",
+        'speculative-config: |\n  {"method": "eagle3", "model": "D",\n  "num_speculative_tokens": 3}\n',
+        'speculative-config: >-\n  {"method": "eagle3", "model": "D",\n\n  "num_speculative_tokens": 3}\n',
+        'speculative-config: "{\\"method\\": \\"eagle3\\", \\"model\\": \\"D\\", \\"num_speculative_tokens\\": 3}"',
+        '%YAML 1.2\n---\n{"speculative-config": {"method": "eagle3", "model": "D", "num_speculative_tokens": 3}}\n...\n',
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_settings_are_yaml_however_they_are_written(text: str, encoding: str, tmp_path: Path) -> None:
+    """Flow and block, aliases and merge keys, block scalars and quotes, in the encodings that PowerShell writes; the command's own file too."""
+    (tmp_path / "f.yaml").write_text(text, encoding=encoding)
+    (tmp_path / "run.ps1").write_text("vllm serve T `\r\n --config f.yaml\r\n", encoding=encoding)
+    seen = read_launch(tmp_path / "run.ps1")
+    assert (seen.target_path, seen.algorithm, seen.draft_path, seen.steps, seen.unread) == ("T", "eagle3", "D", 3, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "on"), [("true", True), ("Yes", True), ("on", True), ("'no'", True), ("no", False), ("OFF", False), ("~", False), ("", False)]
+)
+def test_a_switch_in_settings_is_what_yaml_says(text: str, on: bool, tmp_path: Path) -> None:
+    """An engine sees True and False, not how they were spelled; nothing is no option at all."""
+    (tmp_path / "f.yaml").write_text(f"enforce-eager: {text}")
+    (tmp_path / "run.sh").write_text("vllm serve T --config f.yaml")
+    assert read_launch(tmp_path / "run.sh").has("enforce-eager") is on
+
+
+def test_no_file_but_below_the_command_is_read(tmp_path: Path) -> None:
+    """A command may come from a stranger: neither dots, nor a link, nor a whole path lead it out of its folder; what is not read is named."""
+    (tmp_path / "in" / "deeper").mkdir(parents=True)
+    for place in ("secret.yaml", "in/here.yaml", "in/deeper/there.yaml"):
+        (tmp_path / place).write_text("model: M")
+    (tmp_path / "in" / "link.yaml").symlink_to("../secret.yaml")
+    (tmp_path / "in" / "up").symlink_to("..")
+    (tmp_path / "in" / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "in" / "own.yaml").symlink_to("deeper/there.yaml")
+    names = ["../secret.yaml", str(tmp_path / "secret.yaml"), "link.yaml", "up/secret.yaml", "loop.yaml", "x\0.yaml", "y" * 9000 + ".yaml", "deeper",
+             "here.yaml", "./deeper/../here.yaml", "deeper/there.yaml", "own.yaml", str(tmp_path / "in" / "here.yaml")]  # fmt: skip
+    for name in names:
+        (tmp_path / "in" / "run.sh").write_text(f"vllm serve --config '{name}'")
+        seen = read_launch(tmp_path / "in" / "run.sh")
+        assert (seen.target_path, seen.unread) == (("M", ()) if names.index(name) > 7 else (None, (name,)))
 
 
 @LIGHT
