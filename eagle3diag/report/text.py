@@ -101,7 +101,9 @@ class _Writer:
             elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
                 rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))
                 yield from self.table(Table(("", *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels), title=figure.title))
-        for table in filter(lambda t: t.terminal, section.tables):
+        for n, table in enumerate(filter(lambda t: t.terminal, section.tables)):
+            if n and table.title:
+                yield ""
             yield from self.table(table)
 
     def table(self, table: Table) -> Iterator[str]:
