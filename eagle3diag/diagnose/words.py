@@ -182,7 +182,7 @@ def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None, by_roun
     if case.net is not None and case.train is None:
         yield f"no training dump: the accept length to expect is unknown; capture one: {CAPTURE}"
     wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)
-    if wants and case.reference is None:
+    if wants and case.comparison is not None and case.reference is None:
         yield f"no reference: cannot tell FM-28 from FM-29; {REFERENCE}"
     if case.live is None:
         recorder = RECORD.get(split_engine(case.engine)[0], RECORD["sglang"])
@@ -199,8 +199,8 @@ def _not_of_one_server(case: Case, ranked: tuple[Ranked, ...], live: Replay | No
             f"one run of the server: {length:.2f} is observed, and on what the live dump holds the draft reaches {live.accept_length:.2f}; "
             "they are not of one server or not of like prompts; record the dump again and take the number from the same run"
         )
-    seen = {r.finding.fault for r in ranked if r.finding.severity > Severity.NOTE and not is_symptom(r.finding.fault)}
-    if case.draft is not None and case.healthy is not None and _lost(case.healthy, length) and seen <= by_rounds:
+    shown = sum(r.weight for r in ranked if r.finding.fault not in by_rounds)
+    if case.draft is not None and case.healthy is not None and _lost(case.healthy, length) and shown < 0.5:
         path = next((launch.draft_path for launch in (case.log and case.log.launch, case.launch) if launch and launch.draft_path), None)
         yield (
             "the draft that is served: neither the weights nor the states explain what the server accepts, so it may have another copy of the draft"
