@@ -59,9 +59,12 @@ class Case:
         return self.given.assume_fixed
 
     def has(self, kind: str) -> bool:
-        """Whether this kind of evidence was given, a launch command without gaps."""
-        gaps = kind == "launch" and self.launch is not None and self.launch.partial
-        return getattr(self.given, kind) is not None and not gaps
+        """Whether this kind of evidence was given: a launch command without gaps, or a log that names the algorithm."""
+        given = getattr(self.given, kind) is not None
+        if kind != "launch":
+            return given
+        logged = self.log.launch if self.log is not None else None
+        return (given and self.launch is not None and not self.launch.partial) or (logged is not None and logged.algorithm is not None)
 
     def would_show(self, sets: tuple[tuple[str, ...], ...]) -> bool:
         """Whether all evidence of any of these sets is there."""

@@ -74,13 +74,14 @@ def diagnose(
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
     restored = restore(case, explanation, say)
-    found = tuple(sorted((*found, *_by_rounds(found, explanation, healthy)), key=lambda f: -f.severity))
+    made = tuple(_by_rounds(found, explanation, healthy))
+    found, by_rounds = tuple(sorted((*found, *made), key=lambda f: -f.severity)), frozenset(f.fault for f in made)
     ranked = _ranked(found, explanation, restored)
     ranked = (*ranked, *_weak(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
     as_trained = explanation.as_trained if restored is None else 0.0
     return Diagnosis(
-        verdict=verdict(ranked, suspects, healthy, observed, as_trained),
+        verdict=verdict(ranked, suspects, healthy, observed, as_trained, by_rounds),
         observed=observed,
         replay=healthy,
         live_replay=live_replay,
@@ -91,7 +92,7 @@ def diagnose(
         comparison=comparison,
         weights=weights,
         trail=tuple(trail(case, healthy, live_replay)),
-        missing=tuple(missing(case, ranked, live_replay)),
+        missing=tuple(missing(case, ranked, live_replay, by_rounds)),
         as_trained=as_trained,
         series=explanation.series,
         suspects=suspects,

@@ -9,7 +9,8 @@ from eagle3diag.diagnose.candidates import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ALIKE, HARMLESS, UNLIKE, share_of_rounds
+from eagle3diag.faults import named
+from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -25,10 +26,20 @@ HOW_TO_GET = {
     "target": "--target FOLDER",
     "acceptance": "--acceptance 1.03, as the server shows it",
     "train": "--train train/, made with eagle3diag capture",
-    "live": "--live live/, recorded with eagle3diag capture sglang (or vllm)",
-    "reference": "--reference reference/, made with eagle3diag capture --boundaries all",
+    "live": "--live live/, recorded with eagle3diag capture sglang, or vllm",
+    "reference": "--reference reference/, made with eagle3diag capture",
 }
 """How each kind of evidence is got, cheapest first."""
+
+CAPTURE = "`eagle3diag capture --target TARGET --prompts prompts.jsonl --max-new 64 --out train/`"
+REFERENCE = "`eagle3diag capture --target TARGET --prompts prompts.jsonl --boundaries all --out reference/`"
+RECORD = {
+    "sglang": "`eagle3diag capture sglang --out live/ -- python -m sglang.launch_server --model-path TARGET --speculative-algorithm EAGLE3 "
+    "--speculative-draft-model-path DRAFT`",
+    "vllm": "`eagle3diag capture vllm --out live/ -- vllm serve TARGET --speculative-config "
+    """'{"method": "eagle3", "model": "DRAFT", "num_speculative_tokens": 3}'`""",
+}
+"""Whole commands, in which only the names in capitals and the server's own options are to be put in."""
 
 REFUTED = 0.1
 """Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
@@ -48,7 +59,12 @@ def cheapest(case: Case, fault: Fault) -> str:
 
 
 def verdict(
-    ranked: tuple[Ranked, ...], suspects: tuple[Suspect, ...], healthy: Replay | None, observed: Acceptance | None, as_trained: float
+    ranked: tuple[Ranked, ...],
+    suspects: tuple[Suspect, ...],
+    healthy: Replay | None,
+    observed: Acceptance | None,
+    as_trained: float,
+    by_rounds: frozenset[str] = frozenset(),
 ) -> str:
     """One sentence, or two: what explains the number, or that nothing does, or between what it cannot be told."""
     serious = [r for r in ranked if r.finding.severity > Severity.NOTE]
@@ -56,10 +72,11 @@ def verdict(
     if serious:
         first = serious[0].finding
         if suspects and all(is_symptom(r.finding.fault) for r in serious):
-            return f"{first.fault}: {first.title}; {_undetermined(suspects)}."
-        others = ", ".join(dict.fromkeys(r.finding.fault for r in serious[1:] if r.finding.fault != first.fault))
+            return f"{named(first.fault)}: {first.title.rstrip('.')}; {_undetermined(suspects)}."
+        others = ", ".join(dict.fromkeys(named(r.finding.fault) for r in serious[1:] if r.finding.fault != first.fault))
         more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
-        return f"{first.fault}: {first.title}.{more}"
+        copy = " Only its rounds show it, so make sure that the draft given is the one that is served." if first.fault in by_rounds else ""
+        return f"{named(first.fault)}: {_end(first.title)}{copy}{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
     if as_trained < 0.5 and healthy is not None and length is not None:
@@ -79,6 +96,11 @@ def verdict(
         f" It does not rule out {len(suspects)} faults that it cannot show; what would tell: {tell}." if (tell := _tells(suspects)) else ""
     )
     return f"Nothing is wrong in the evidence given.{others}"
+
+
+def _end(title: str) -> str:
+    """A title as a sentence."""
+    return title if title.endswith((".", "?", "!")) else f"{title}."
 
 
 def _nothing_lost(healthy: Replay, length: float) -> str:
@@ -115,7 +137,8 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     """What was looked at, in order, one line each."""
     if case.launch is not None:
         drafted = f"{case.steps} steps, {case.num_draft_tokens} slots"
-        yield f"launch command: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
+        where = "launch command" if case.given.launch is not None else "arguments in the log"
+        yield f"{where}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
     if case.log is not None:
         rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
         yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"
@@ -148,36 +171,52 @@ def _alike(replay: Replay) -> str:
     return f"; {replay.served_alike} of {replay.served_rounds} of the server's rounds come out so" if replay.served_rounds else ""
 
 
-def _recorder(case: Case) -> str:
-    name = split_engine(case.engine)[0]
-    return name if name in ("sglang", "vllm") else "sglang (or vllm)"
+def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None, by_rounds: frozenset[str] = frozenset()) -> Iterator[str]:
+    """What was not given, what it would tell, and how to get it, cheapest first: a word, a file that is there, what must be run, what must be
+    recorded in the server. Before it, what was given and does not belong together. ``by_rounds``: faults that nothing but the server's rounds shows."""
+    yield from _not_of_one_server(case, ranked, live, by_rounds)
+    yield from _files(case)
+    yield from _unplayed(case)
+    if case.given.train is None and case.train is not None:
+        yield "no training dump: the boundaries that the config names were taken for those of the training; --train train/ shows whether they are"
+    if case.net is not None and case.train is None:
+        yield f"no training dump: the accept length to expect is unknown; capture one: {CAPTURE}"
+    wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)
+    if wants and case.comparison is not None and case.reference is None:
+        yield f"no reference: cannot tell FM-28 from FM-29; {REFERENCE}"
+    if case.live is None:
+        recorder = RECORD.get(split_engine(case.engine)[0], RECORD["sglang"])
+        yield (
+            "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; "
+            f"record one, with the server's own options behind the two dashes: {recorder}"
+        )
 
 
-def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iterator[str]:
-    """What was not given, what it would tell, and how to get it; and what was given and does not belong together."""
+def _not_of_one_server(case: Case, ranked: tuple[Ranked, ...], live: Replay | None, by_rounds: frozenset[str]) -> Iterator[str]:
     length = case.observed.length if case.observed is not None else None
     if live is not None and length is not None and length > live.accept_length_interval[1] + HARMLESS:
         yield (
             f"one run of the server: {length:.2f} is observed, and on what the live dump holds the draft reaches {live.accept_length:.2f}; "
             "they are not of one server or not of like prompts; record the dump again and take the number from the same run"
         )
-    if case.draft is None:
-        yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
-    if case.draft is not None and map_is_lost(case.healthy_draft):
-        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t next to the training data"
-    elif case.draft is not None and case.unplayable:
-        yield f"{case.unplayable}, so nothing could be replayed" + ("" if case.target is not None else "; pass --target FOLDER")
-    if case.net is not None and case.train is not None and case.healthy is None:
-        yield f"no answer in {case.train.name} is long enough for a round of {case.steps} drafts, so nothing could be replayed; capture longer ones"
-    if case.given.train is None and case.train is not None:
-        yield "no training dump: the boundaries that the config names were taken for those of the training; --train train/ shows whether they are"
-    if case.net is not None and case.train is None:
-        yield "no training dump: the accept length to expect is unknown; capture one: eagle3diag capture --target TARGET --prompts PROMPTS --out train/"
-    if case.live is None:
+    shown = sum(r.weight for r in ranked if r.finding.fault not in by_rounds)
+    if case.draft is not None and case.healthy is not None and _lost(case.healthy, length) and shown < 0.5:
+        path = next((launch.draft_path for launch in (case.log and case.log.launch, case.launch) if launch and launch.draft_path), None)
         yield (
-            "no live dump: wrong layers (FM-28), a shift (FM-29) and another order (FM-33) cannot be seen; "
-            f"record one: eagle3diag capture {_recorder(case)} --out live/ -- followed by the server's command"
+            "the draft that is served: neither the weights nor the states explain what the server accepts, so it may have another copy of the draft"
+            + (f" (it loads {path})" if path else "")
+            + f"; {ANOTHER_COPY[:-1]}"
         )
+
+
+def _lost(healthy: Replay, length: float | None) -> bool:
+    """Whether the server accepts less than the replay, or otherwise."""
+    alike = share_of_rounds(healthy)
+    return alike < UNLIKE if alike is not None else length is not None and length < healthy.accept_length - HARMLESS
+
+
+def _files(case: Case) -> Iterator[str]:
+    """What costs a word or the name of a file."""
     if case.log is not None and not case.log.n_windows:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
     if case.observed is None:
@@ -185,6 +224,23 @@ def missing(case: Case, ranked: tuple[Ranked, ...], live: Replay | None) -> Iter
     if case.audit is not None and not case.version_said and (case.launch is not None or case.observed is not None):
         name, version = case.audit.engine, case.audit.engine_version
         yield f"no version of {name}: {version}, the newest known, was taken; older ones drop other names; pass --engine {name}==VERSION"
-    wants = any(r.finding.fault == "FM-28" and r.finding.severity is Severity.WARNING and r.predicted is None for r in ranked)
-    if wants and case.reference is None:
-        yield "no reference: cannot tell FM-28 from FM-29; eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/"
+    if case.observed is not None and case.launch is None:
+        yield f"no launch command, and none in the log: the algorithm that is named (FM-01) and the settings are not known; pass {HOW_TO_GET['launch']}"
+    if case.draft is None:
+        yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
+    elif case.target is None:
+        without = f"{case.unplayable}, so nothing can be replayed; and" if case.unplayable else "no target:"
+        yield (
+            f"{without} which rows of head and embedding are the target's (FM-07, FM-09, FM-13), and whether rotation, dtype and vocabulary are, "
+            "was not checked; pass --target FOLDER"
+        )
+
+
+def _unplayed(case: Case) -> Iterator[str]:
+    """Why nothing was replayed, where files are there."""
+    if case.draft is not None and map_is_lost(case.healthy_draft):
+        yield "no vocabulary map, and no t2d to rebuild it from: nothing could be replayed; look for d2t next to the training data"
+    elif case.draft is not None and case.target is not None and case.unplayable:
+        yield f"{case.unplayable}, so nothing could be replayed"
+    if case.net is not None and case.train is not None and case.healthy is None:
+        yield f"no answer in {case.train.name} is long enough for a round of {case.steps} drafts, so nothing could be replayed; capture longer ones"

@@ -117,18 +117,19 @@ def tests_in_words() -> dict[str, dict[str, str]]:
 
 
 def named(code: str) -> str:
-    """A code of a test with its words, which nobody knows by heart; one of the catalogue as it is, for its title stands beside it.
+    """A code of a test with its words, which nobody knows by heart; one of the catalogue as it is, for its title stands beside it. Of a
+    series each.
 
-    >>> named("K1"), named("FM-05")
-    ('K1 names', 'FM-05')
+    >>> named("K1"), named("FM-05+H3")
+    ('K1 names', 'FM-05+H3 scale')
     """
-    test = tests_in_words().get(code)
-    return code if test is None else f"{code} {test['words']}"
+    tests = tests_in_words()
+    return "+".join(f"{one} {tests[one]['words']}" if one in tests else one for one in code.split("+"))
 
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, engine, general, names, shapes, versions, vocabulary
+    from eagle3diag.faults import agreement, config, engine, general, names, shapes, sources, versions, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
@@ -147,7 +148,7 @@ def detect(case: Case) -> tuple[Finding, ...]:
         from eagle3diag.faults.serving import symptoms
 
         found += symptoms(case)
-    return ordered(found)
+    return ordered([*found, sources.disagree(case)])
 
 
 def served(case: Case) -> Iterator[Finding]:

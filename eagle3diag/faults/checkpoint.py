@@ -49,7 +49,7 @@ def dropped_names(audit: Audit) -> Finding | None:
             Evidence("for example", examples, "midlayer.*", "checkpoint"),
         ),
         "Rename the layer's tensors to midlayer.* in a copy of the checkpoint (layers.0.* also loads since SGLang 0.5.12): "
-        f"eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}.",
+        f"`eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}`.",
         "`eagle3diag audit` must list no missing parameter; then measure again, since faults come in series.",
     )
 
@@ -92,7 +92,7 @@ def misnamed_tensors(audit: Audit) -> Finding | None:
         f"It has the shape that the config promises, and nothing else has. {engine} "
         + ("ends with an error at this name." if ends else "drops this name, and uses what it allocated or the target's instead."),
         tuple(Evidence(old, str(list(_shape(audit, old))), new, "checkpoint") for new, old in wrong.items()),
-        f"Rename {renames} in a copy: eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}.",
+        f"Rename {renames} in a copy: `eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}`.",
         "`eagle3diag audit` must list it as loaded.",
     )
 
@@ -182,7 +182,7 @@ def replaced_embedding(audit: Audit) -> Finding | None:
         "shares the target's, whatever the file holds.",
         _compared(like, "1, where the target's may stand in for it"),
         "Serve with an engine that keeps what the file holds (vLLM since 0.11.1), or train with the target's embedding frozen.",
-        'eagle3diag replay with engine="vllm" and without: the difference is what it costs.',
+        "`eagle3diag replay DRAFT train/ --target TARGET --engine vllm`, and the same with sglang: the difference is what it costs.",
     )
 
 
@@ -204,7 +204,7 @@ def stray_embedding(audit: Audit) -> Finding | None:
         ),
         _compared(like, "1, or of a trained one above 0.5"),
         "Leave embed_tokens out of the file, or copy the target's.",
-        "`eagle3diag audit --target TARGET` must be silent about it.",
+        "`eagle3diag audit DRAFT --target TARGET` must be silent about it.",
     )
 
 

@@ -18,7 +18,7 @@ from eagle3diag.faults.vocabulary import reduced
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
-_AGAIN = "`eagle3diag audit --target TARGET` must show the trained boundaries as captured."
+_AGAIN = "`eagle3diag audit DRAFT --target TARGET` must show the trained boundaries as captured."
 
 
 def unknown_engine(audit: Audit) -> Finding | None:

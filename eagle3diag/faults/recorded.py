@@ -24,7 +24,7 @@ def _silent_hooks(case: Case) -> Finding | None:
             Evidence("rounds seen (verify or decode)", 0, "about one per accepted run of tokens", "live dump"),
         ),
         "Record again with --disable-cuda-graph (or --cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled); "
-        "`eagle3diag capture sglang` sets it.",
+        "the command of eagle3diag capture sglang sets it.",
         "The new dump's target_rounds must be above 0.",
     )
 

@@ -36,6 +36,9 @@ by chance. Between the ends of both intervals that face each other there must st
 UNLIKE = 0.95
 """Share of the server's rounds that a healthy replay makes below which something differs, if only a little: rounding leaves 0.96 to 0.99."""
 
+ANOTHER_COPY = "give as --draft the very folder that the server loads, or hold both against each other: `eagle3diag weights DRAFT --against SERVED`."
+"""What to do where the server may have another copy of the draft than was given."""
+
 ALIKE = 0.9
 """Share of the server's rounds that a fault's replay must make for it to be a finding by them alone. Rounding leaves 0.98 or more of a true one's;
 of a fault that comes in many forms (another request's rows) the replay may be near enough to be likely, and show no single round."""
@@ -77,8 +80,9 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
         fault.id,
         Severity.ERROR,
         f"{fault.title}: {how}",
-        "No file shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its recorded "
-        "rounds (if the draft given is the one that was served).",
+        "No file and no state shows it. But with this one thing changed the replay accepts, from the same tokens, what the server accepted in its "
+        "recorded rounds. That holds if the draft given is the one that is served: another copy of it, such as one whose names the loader drops "
+        "(FM-05), may make the same rounds.",
         (
             Evidence("rounds of the server as in the replay with this fault", f"{alike} of {rounds}", None, "live dump"),
             Evidence(
@@ -88,7 +92,7 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
                 "live dump",
             ),
         ),
-        in_words().get(fault.id, {}).get("fix", ""),
+        f"First make sure of the copy: {ANOTHER_COPY} If it is the same: {in_words().get(fault.id, {}).get('fix', '')}".rstrip(),
         "Record the server again: its rounds must then be those of the healthy replay.",
     )
 
@@ -129,7 +133,7 @@ def judge_beaten(healthy: Replay, observed: Acceptance) -> Iterator[Finding]:
             Evidence("accept length, replayed", round(healthy.accept_length, 3), f"about {length:.2f}", "replay"),
             *((Evidence("rounds of the server that come out as replayed", rounds, "nearly all", "live dump"),) if healthy.served else ()),
         ),
-        "Give the very folder that the server loads; compare both: eagle3diag weights DRAFT --against THE SERVED ONE.",
+        ANOTHER_COPY[0].upper() + ANOTHER_COPY[1:],
         "The replay must then reach what is served.",
     )
 

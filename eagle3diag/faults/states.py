@@ -67,7 +67,7 @@ def wrong_layers(c: Comparison) -> Finding | None:
         "Their channel-standardised cosine lies below what rounding explains. A wrong layer set (FM-28) and a shift by one (FM-29) look alike here.",
         _fit(unlike),
         "Capture every boundary of the target on the same tokens and pass it as reference=: "
-        "eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/",
+        "`eagle3diag capture --target TARGET --prompts PROMPTS --boundaries all --out reference/`",
         "With a reference each block is named.",
     )
 

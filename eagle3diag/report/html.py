@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from eagle3diag import __version__
+from eagle3diag.faults import named
 from eagle3diag.findings import Finding, Result, Severity
 from eagle3diag.report import plots, svg
 from eagle3diag.report.budget import LeftOut, json_text, numbers_within, parts_within
@@ -148,7 +149,7 @@ def _chips(told: Page) -> Iterator[str]:
 def _finding(finding: Finding, remark: str) -> Iterator[str]:
     label = finding.severity.label
     yield f"<li class='{label}'><div class='finding-head'><span class='badge'>{GLYPHS[finding.severity]} {label}</span>"
-    yield f"<h3>{rich(finding.title)}</h3><span class='fault code'>{escaped(finding.fault)}</span></div>"
+    yield f"<h3>{rich(finding.title)}</h3><span class='fault code'>{escaped(named(finding.fault))}</span></div>"
     for words, kind in ((finding.because, "because"), (remark, "remark")):
         if words:
             yield f"<p class='{kind}'>{rich(words)}</p>"

@@ -7,6 +7,7 @@ from functools import lru_cache
 from html import escape
 from pathlib import Path
 
+from eagle3diag.faults import named
 from eagle3diag.findings import Evidence, Finding
 from eagle3diag.report.form import Strip, Table
 from eagle3diag.report.numbers import num
@@ -59,7 +60,7 @@ def evidence_html(finding: Finding) -> str:
     used = [c for c in range(4) if any(row[c] for row in rows)]
     heads = "".join(f"<th scope='col'>{_COLUMNS[c]}</th>" for c in used)
     out = [
-        f"<table class='evidence'><caption class='hidden'>Evidence of {escaped(finding.fault)}</caption><thead><tr>{heads}</tr></thead><tbody>"
+        f"<table class='evidence'><caption class='hidden'>Evidence of {escaped(named(finding.fault))}</caption><thead><tr>{heads}</tr></thead><tbody>"
     ]
     for row in rows:
         cells = (f"<td class='{'code' if c == 1 else ''}' data-label='{_COLUMNS[c]}'>{escaped(row[c])}</td>" for c in used[1:])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
+from eagle3diag.faults import named
 from eagle3diag.findings import Finding, Result, Severity
 from eagle3diag.report import svg, text
 from eagle3diag.report.form import GLYPHS, Section
@@ -52,7 +53,7 @@ def _finding(finding: Finding, remark: str) -> str:
     body = [f"<p>{rich(words)}</p>" for words in (finding.because, remark) if words]
     body.append(evidence_html(finding))
     body += [f"<p><b>{name}.</b> {rich(words)}</p>" for name, words in (("Fix", finding.fix), ("Then check", finding.check)) if words]
-    head = f"{GLYPHS[finding.severity]} {finding.severity.label} · {escaped(finding.fault)} · <b>{rich(finding.title)}</b>"
+    head = f"{GLYPHS[finding.severity]} {finding.severity.label} · {escaped(named(finding.fault))} · <b>{rich(finding.title)}</b>"
     opened = " open" if finding.severity >= Severity.WARNING else ""
     return f"<details class='e3d-finding e3d-{finding.severity.label}'{opened}><summary>{head}</summary>{''.join(body)}</details>"
 

@@ -14,6 +14,8 @@ from eagle3diag.report.safe import bounded, shorten, visible, width
 from eagle3diag.report.views import view
 
 _ROWS = 12  # longer tables are cut with a line that says so: a terminal is for reading, --html and --json have the rest
+_EVIDENCE = 12  # and so is the evidence of one finding: three or four numbers each of a few tensors
+_TRACK = 12  # columns that a bar has at least, however long the notes behind it are
 _RESET = "\x1b[0m"
 _STYLES = {
     "bold": "\x1b[1m",
@@ -67,8 +69,10 @@ class _Writer:
         for paragraph in (finding.because, remark):
             if paragraph:
                 yield from self.wrap(paragraph, first="    ", rest="    ")
-        for evidence in finding.evidence:
+        for evidence in finding.evidence[:_EVIDENCE]:
             yield from self.wrap(str(_short(evidence)), first="    · ", rest="      ")
+        if len(finding.evidence) > _EVIDENCE:
+            yield self.paint(f"    … {many(len(finding.evidence) - _EVIDENCE, 'more number')}: see the HTML or JSON", "dim")
         for label, words in (("fix", finding.fix), ("check", finding.check)):
             if words:
                 yield from self.wrap(words, first=f"    {label:<5}  ", rest=" " * 11, newlines=True)
@@ -79,7 +83,7 @@ class _Writer:
         labels, notes = (
             max(width(visible(text)) for text in texts) for texts in zip(*((r.label, r.note) for r in strip.rows), strict=True)
         )
-        room = max(8, self.columns - labels - notes - 13)
+        room = max(_TRACK, self.columns - labels - notes - 13)
         for row in strip.rows:
             full, whole = (round(room * strip.share(v if v is not None else row.value)) for v in (row.value, row.whole))
             label = f"{visible(row.label)}{' ' * (labels - width(visible(row.label)))}"
@@ -101,7 +105,9 @@ class _Writer:
             elif isinstance(figure, Heat) and len(figure.x_labels) <= 6:
                 rows = tuple((label, *(fixed(v) for v in row)) for label, row in zip(figure.y_labels, figure.values, strict=True))
                 yield from self.table(Table(("", *figure.x_labels), rows, align="l" + "r" * len(figure.x_labels), title=figure.title))
-        for table in filter(lambda t: t.terminal, section.tables):
+        for n, table in enumerate(filter(lambda t: t.terminal, section.tables)):
+            if n and table.title:
+                yield ""
             yield from self.table(table)
 
     def table(self, table: Table) -> Iterator[str]:

@@ -37,3 +37,25 @@ def test_a_replay_makes_them_alike_where_the_server_is_healthy(draft: Draft, tar
     assert other.served_rounds > 120 and other.served_rounds - other.served_alike >= 0.1 * other.served_rounds
     served = json.loads((samples / "live" / "wrong_layers" / "acceptance.json").read_text())["accept_length"]
     assert other.accept_length_interval[0] < served < other.accept_length_interval[1]
+
+
+def test_another_copy_on_the_server_is_thought_of(draft: Draft, target: Target, train: HiddenStates, samples: Path) -> None:
+    """The draft given loads whole, and what was recorded is of a server whose copy lost its layer: whatever makes such rounds in a replay is
+    said with the doubt, what to do about it first, and which folder the server's log names."""
+    server = samples / "live" / "dropped_names"
+    found = eagle3diag.diagnose(draft=draft, target=target, train=train, live=server / "live", log=server / "server.log")
+    (first,) = (f for f in found.findings if f.severity > eagle3diag.Severity.NOTE)
+
+    assert first.fault not in ("FM-05", "M9") and "FM-05" in first.because
+    assert first.fix.startswith("First make sure of the copy: give as --draft the very folder that the server loads")
+    assert "make sure that the draft given is the one that is served" in found.verdict
+    asked = found.missing[0]
+    assert asked.startswith("the draft that is served") and "(it loads draft-dropped-names)" in asked and "--against SERVED" in asked
+
+
+def test_nobody_is_sent_for_another_copy_where_the_evidence_explains(draft: Draft, target: Target, train: HiddenStates, samples: Path) -> None:
+    """Neither of a healthy server nor where the states that were fed show the cause."""
+    for name in ("eagle3", "wrong_layers"):
+        server = samples / "live" / name
+        found = eagle3diag.diagnose(draft=draft, target=target, train=train, live=server / "live", acceptance=server / "acceptance.json")
+        assert not any("the draft that is served" in line for line in found.missing), name

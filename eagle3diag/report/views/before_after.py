@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from eagle3diag.faults import named
 from eagle3diag.findings import Finding
 from eagle3diag.report.form import Page, Row, Section, Strip, Table
 from eagle3diag.report.numbers import MISSING, many
@@ -77,5 +78,5 @@ def _sections(result: BeforeAfter) -> Iterator[Section]:
 
 
 def _found(found: Sequence[Finding]) -> Table:
-    rows = tuple((f.fault, f.severity.label, f.title) for f in found)
+    rows = tuple((named(f.fault), f.severity.label, f.title) for f in found)
     return Table(("fault", "severity", "what"), rows, code=(0,))

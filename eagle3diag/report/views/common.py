@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eagle3diag.faults import named
 from eagle3diag.report.form import Bar, Series
 from eagle3diag.report.numbers import span
 
@@ -28,6 +29,11 @@ def by_position(name: str, p: Sequence[float], *, hue: int, dashed: bool = False
 
 def accept_length(value: float, interval: Sequence[float] | None) -> str:
     return f"{value:.2f}" + (f" {span(interval)}" if interval else "")
+
+
+def broken(counterfactual: Counterfactual) -> str:
+    """What was broken, after the code and the words of its fault."""
+    return f"{named(counterfactual.fault)} {counterfactual.name}".strip()
 
 
 def alike(replay: Replay | Counterfactual) -> str:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from eagle3diag.faults import named
 from eagle3diag.findings import Severity
 from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Row, Section, Series, Strip, Table
 from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
-from eagle3diag.report.views.common import accept_bar, accept_length, alike, by_position, engine, joined, path_name
+from eagle3diag.report.views.common import accept_bar, accept_length, alike, broken, by_position, engine, joined, path_name
 
 if TYPE_CHECKING:
     from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
@@ -32,9 +33,9 @@ def _strip(result: Diagnosis) -> Strip | None:
     if len(stages) < 2:
         return None
     hues = {"observed": 4, "on what the server fed it": 2}
-    named = {r.finding.fault for r in result.ranked}
+    found = {r.finding.fault for r in result.ranked}
     rows = [
-        Row(s.name, s.accept_length, before.accept_length if before else None, 1 if s.name in named else hues.get(s.name, 0), s.why)
+        Row(named(s.name), s.accept_length, before.accept_length if before else None, 1 if s.name in found else hues.get(s.name, 0), s.why)
         for before, s in zip((None, *stages), stages, strict=False)
     ]
     title = "Where acceptance is lost" if any(f.severity > Severity.NOTE for f in result.findings) else "Acceptance"
@@ -106,7 +107,7 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
         )
     if result.suspects:
         words = "Not seen, since the evidence given could not show them; each would explain the number."
-        yield Section("Undetermined between", words, tables=(_suspects(result),))
+        yield Section("Undetermined between", words, tables=tuple(_suspects(result)))
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
     if result.trail:
@@ -121,21 +122,22 @@ def _sections(result: Diagnosis) -> Iterator[Section]:
         yield from replay.page(result.replay).grouped("Evidence: the healthy replay", prefix="replay-")
 
 
-def _suspects(result: Diagnosis) -> Table:
+def _suspects(result: Diagnosis) -> Iterator[Table]:
+    """One table for all that the same evidence would tell apart; first the evidence that tells most."""
     beside = any(s.predicted is not None and s.predicted.served_rounds for s in result.suspects)
-    rows = tuple(
-        (
-            s.fault,
-            s.title,
-            percent(s.weight, 0),
-            fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING,
-            (alike(s.predicted) if s.predicted is not None else MISSING) if beside else (s.tell or MISSING),
-        )
-        for s in result.suspects
-    )
     played = any(s.predicted is not None for s in result.suspects)
-    columns = ("fault", "what it is", "share", "would give", "rounds alike" if beside else "what would tell")
-    return Table(columns, rows, align="llrrl", narrow=(0, 1, 2, 3, 4) if played else (0, 1, 2, 4), code=(0,))
+    columns = ("fault", "what it is", "share", *(("would give",) if played else ()), *(("rounds alike",) if beside else ()))
+    groups = [[s for s in result.suspects if s.tell == tell] for tell in dict.fromkeys(s.tell for s in result.suspects)]
+    for same in sorted(groups, key=lambda same: -sum(s.weight for s in same)):
+        rows = tuple(
+            (named(s.fault), s.title, percent(s.weight, 0))
+            + ((fixed(s.predicted.accept_length, 2) if s.predicted is not None else MISSING,) if played else ())
+            + ((alike(s.predicted) if s.predicted is not None else MISSING,) if beside else ())
+            for s in same
+        )
+        words = f"What would tell: {same[0].tell or 'nothing that can be recorded; change one thing of the server at a time'}"
+        share = f" ({percent(sum(s.weight for s in same), 0)} together)" if len(same) > 1 else ""
+        yield Table(columns, rows, align="llrrr", code=(0,), title=words + share)
 
 
 def _nearest(result: Diagnosis) -> list[Counterfactual]:
@@ -159,8 +161,8 @@ def _figures(result: Diagnosis) -> Iterator[Figure]:
         bars.append(accept_bar("replay on what live fed", result.live_replay.accept_length, result.live_replay.accept_length_interval, 2))
         series.append(by_position("replay on what live fed", result.live_replay.p, hue=2, dashed=True))
     near = _nearest(result)
-    bars += [accept_bar(f"{c.fault} {c.name}".strip(), c.accept_length, c.accept_length_interval, 1) for c in near[:_SHOWN]]
-    series += [by_position(f"{c.fault} {c.name}".strip(), c.p, hue=hue) for hue, c in zip((1, 3, 5), near, strict=False) if c.p]
+    bars += [accept_bar(broken(c), c.accept_length, c.accept_length_interval, 1) for c in near[:_SHOWN]]
+    series += [by_position(broken(c), c.p, hue=hue) for hue, c in zip((1, 3, 5), near, strict=False) if c.p]
     if len(bars) > 1:
         mark = Band(observed, observed, "observed") if observed is not None else None
         yield Bars(
@@ -203,7 +205,7 @@ def _round_bars(result: Diagnosis) -> Iterator[Bar]:
     if result.replay is None or result.replay.served_share is None:
         return
     yield Bar("replay, healthy", result.replay.served_share, None, None, 0)
-    beside = [(c.served_share, f"{c.fault} {c.name}".strip()) for c in (*result.counterfactuals, *result.series) if c.served_share is not None]
+    beside = [(c.served_share, broken(c)) for c in (*result.counterfactuals, *result.series) if c.served_share is not None]
     for share, name in sorted(beside, key=lambda c: -c[0])[:_SHOWN]:
         yield Bar(name, share, None, None, 1)
 
@@ -212,7 +214,7 @@ def _counterfactuals(result: Diagnosis) -> Table:
     every = (*_nearest(result), *result.series)
     beside = any(c.served_rounds for c in every)
     rows = tuple(
-        (c.fault, c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
+        (named(c.fault), c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
         + ((alike(c),) if beside else ())
         for c in every
     )
