@@ -64,11 +64,12 @@ class RemotePlace(Place):
         if whole:
             listed = {self._remote: self._ask(lambda: self._fs.info(self._remote))}
         else:
-            listed = self._ask(lambda: self._fs.find(self._remote, maxdepth=DEEPEST + 2, detail=True))
+            listed = self._ask(lambda: self._fs.find(self._remote, maxdepth=DEEPEST + 2, withdirs=True, detail=True))
         found = {str(path).removeprefix(self._base).lstrip("/"): told for path, told in listed.items()}
         found = {n: told for n, told in found.items() if not any(part.startswith(".") for part in n.split("/"))}
         if any(n.count("/") > DEEPEST for n in found):
             raise UnreadableFile(f"holds folders more than {DEEPEST} deep", where=url, hint="give the folder of the dump itself")
+        found = {n: told for n, told in found.items() if n and told.get("type") != "directory"}
         if not found:
             raise UnreadableFile("nothing is there; expected a dump", where=url, hint="check the address and your rights")
         self._sizes = {n: told.get("size") for n, told in found.items()}
