@@ -143,7 +143,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _at_scale(args: argparse.Namespace) -> dict[str, Any]:
-    return {"sample": args.sample, "seed": args.seed, "resume": args.resume, "ray": args.ray}
+    return {"sample": args.sample, "seed": args.seed, "resume": args.resume, "ray": args.ray, "device": args.device}
 
 
 def _dump(path: str | None, args: argparse.Namespace) -> Any:

@@ -197,8 +197,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
         "--cost", metavar="D,S", help="what a draft forward and a further slot cost, in decoding steps of the target: rates the settings"
     )
     one.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="what to compute in (default: %(default)s)")
-    one.add_argument("--device", default="cpu", metavar="DEVICE", help="as torch names it, such as cuda (default: %(default)s)")
-
+    _device(one)
     _names(one)
 
     one = verb(
@@ -287,6 +286,11 @@ def _scale(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (default: %(default)s)")
     parser.add_argument("--resume", metavar="DIR", help="keep finished work there, and take it up again after an interruption")
     parser.add_argument("--ray", metavar="auto|ADDRESS", help="work on a Ray cluster; every node must see the paths")
+    _device(parser)
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", metavar="DEVICE", help="as torch names it, such as cuda (default: %(default)s)")
 
 
 def _draft(parser: argparse.ArgumentParser) -> None:

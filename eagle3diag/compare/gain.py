@@ -26,9 +26,9 @@ _UNIT_OFFSET = (
 
 
 def final_norm_gain(target: TargetSource | Tensor) -> Tensor:
-    """The gain [H] of the final norm, float32, of a target (anything :func:`eagle3diag.open_target` takes) or given as a tensor."""
+    """The gain [H] of the final norm, float32 on the CPU, of a target (anything :func:`eagle3diag.open_target` takes) or given as a tensor."""
     if isinstance(target, Tensor):
-        return target.detach().flatten().float()
+        return target.detach().cpu().flatten().float()
     opened = open_target(target)
-    weight = opened.final_norm().float()
+    weight = opened.final_norm().cpu().float()
     return weight + 1 if opened.text_config.get("model_type") in _UNIT_OFFSET else weight

@@ -135,8 +135,8 @@ def displaced(alignment: Alignment, layout: Layout, worst: Sequence[tuple[int, i
 
 
 def _first(parts: Sequence[Tensor], rows: Tensor, h: int) -> Tensor:
-    """The first block's rows, whatever their order."""
-    return parts[0].detach().cpu()[rows, :h]
+    """The first block's rows, whatever their order, on the CPU."""
+    return parts[0].detach()[rows, :h].cpu()
 
 
 def blocks(x: Tensor, h: int) -> list[Tensor]:

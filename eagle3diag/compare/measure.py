@@ -17,13 +17,13 @@ from eagle3diag.compare.metrics import ChannelMoments, Quantiles, median, quanti
 from eagle3diag.compare.on_cores import run
 from eagle3diag.compare.partial import Partial, Top, join
 from eagle3diag.compare.rows import ReadRows, RowValues, Scale, compare_rows
-from eagle3diag.compare.sampling import Layout, chunks, read, scattered, spread, take
+from eagle3diag.compare.sampling import Layout, at_once, chunks, read, same_rows, scattered, spread, take
+from eagle3diag.devices import CPU
 from eagle3diag.dumps.ahead import read_ahead
 
 SERIES_RECORDS, SERIES_POINTS, WORST_TOKENS = 3, 400, 10
 MOMENT_ROWS = 1024  # rows that means and deviations are taken from: a channel's is then 2 % off, of no weight in a cosine over hundreds
 KEPT_TOKENS = 200_000  # tokens whose values are kept for quantiles; evenly spread over more
-CHUNK_VALUES = 1 << 18  # float32 values of one side worked on at once: 1 MB, of which a dozen are held
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Plan:
     """What every part of one measurement has in common, wherever it is done.
 
     ``names``: the boundary of each train block (None where it is not declared), and -1 for the final state where it is held against a
-    single live block. ``rows`` are worked on at once, every ``stride``-th token is kept for quantiles.
+    single live block. ``rows`` are worked on at once on ``device``, every ``stride``-th token is kept for quantiles.
     """
 
     layout: Layout
@@ -40,6 +40,7 @@ class Plan:
     roundings: tuple[float, ...]
     rows: int
     stride: int
+    device: torch.device = CPU
 
     @property
     def with_final(self) -> bool:
@@ -63,7 +64,7 @@ class Measured:
     least: tuple[tuple[int, int, float], ...] = ()  # (pair, row, cosine of the first block)
 
 
-def plan(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk: int | None) -> Plan | None:
+def plan(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk: int | None, device: torch.device = CPU) -> Plan | None:
     """How to hold train blocks against live blocks, pair by pair; or one live block against each train block, and the final state where it
     is stored.
 
@@ -75,9 +76,9 @@ def plan(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk:
     with_final = layout.single and all(_final(pair, h) is not None for pair in alignment.pairs)
     names = (*(boundaries if len(boundaries) == n else (None,) * n), *((FINAL,) if with_final else ()))
     moments = _moments(alignment, layout, with_final)
-    rows = chunk or max(CHUNK_VALUES // (len(names) * h), 1)
+    rows = chunk or at_once(len(names) * h, device)
     stride = -(-alignment.tokens // KEPT_TOKENS) or 1
-    return Plan(layout, names, Scale.of(moments), tuple(m.roundings for m in moments), rows, stride)
+    return Plan(layout, names, Scale.of(moments), tuple(m.roundings for m in moments), rows, stride, device)
 
 
 def numbered(alignment: Alignment) -> tuple[Numbered, ...]:
@@ -103,11 +104,11 @@ def opened(plan: Plan, one: Numbered) -> Callable[[], Partial]:
 def _measure(plan: Plan, one: Numbered, x: tuple[Tensor, ...], y: tuple[Tensor, ...]) -> Partial:
     pair, layout, count, h = one.pair, plan.layout, len(plan.names), plan.layout.hidden_size
 
-    def rows(part: Tensor | slice) -> tuple[Tensor, Tensor]:
-        a, b = take(x, pair.train_rows[part]), take(y, pair.live_rows[part])
+    def rows(part: Tensor | slice, device: torch.device) -> tuple[Tensor, Tensor]:
+        a, b = take(x, pair.train_rows[part], device), take(y, pair.live_rows[part], device)
         return a.reshape(-1, count, h), b.reshape(-1, layout.live_blocks, h)
 
-    values = compare_rows(rows, pair.tokens, plan.rows, plan.scale)
+    values = compare_rows(rows, pair.tokens, plan.rows, plan.scale, plan.device)
     tops = _largest(values, rows, pair) | (_worst(values, one) if layout.paired else {})
     tops["least"] = Top.of(DISPLACED_TOKENS, [(s, [one.number, t, s]) for t, s in _lowest(values, pair, 0, DISPLACED_TOKENS)])
     if one.number < SERIES_RECORDS:
@@ -120,7 +121,7 @@ def _moments(alignment: Alignment, layout: Layout, with_final: bool) -> list[Cha
     h, n = layout.hidden_size, layout.train_blocks
     made = [ChannelMoments(h) for _ in range(n + with_final)]
     some = spread(alignment, MOMENT_ROWS)
-    step = max(CHUNK_VALUES // (n * h), 1)
+    step = at_once(n * h, CPU)
     for pair, rows in zip(some.pairs, some.rows, strict=True):
         x = _with_final(read(pair, "train", layout), pair, h if with_final else 0)
         for part in chunks(len(rows), step):
@@ -137,7 +138,7 @@ def _with_final(columns: tuple[Tensor, ...], pair: Pair, hidden_size: int) -> tu
 
 def _final(pair: Pair, hidden_size: int) -> Tensor | None:
     state = pair.train.final()
-    return None if state is None or state.shape[-1] != hidden_size else state.detach().cpu()
+    return None if state is None or state.shape[-1] != hidden_size else state.detach()
 
 
 def _largest(values: RowValues, rows: ReadRows, pair: Pair) -> dict[str, Top]:
@@ -145,7 +146,7 @@ def _largest(values: RowValues, rows: ReadRows, pair: Pair) -> dict[str, Top]:
     size = torch.where(pair.counted[:, None] & values.largest.isfinite(), values.largest, torch.zeros(()))
     made = {}
     for i, (top, at) in enumerate(zip(*(v.tolist() for v in size.max(0)), strict=True)):
-        a, b = (side[0, i if side.shape[1] > 1 else 0].float() for side in rows(slice(at, at + 1)))
+        a, b = (side[0, i if side.shape[1] > 1 else 0].float() for side in rows(slice(at, at + 1), CPU))
         channel = int((b - a).abs().argmax())
         place = [pair.live.name, int(pair.positions[at]), channel, float(a[channel]), float(b[channel])]
         made[f"largest.{i}"] = Top.of(1, [(-top, place)] if top > 0 else [])
@@ -187,15 +188,9 @@ def _worst(values: RowValues, one: Numbered) -> dict[str, Top]:
 
 def _duplicates(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> Tensor:
     """Live rows equal to the one before where the train rows differ. Equal norms give them away; then they are held side by side."""
-    h, count = layout.hidden_size, values.cosine.shape[1]
-    found = torch.zeros(count, dtype=torch.long)
     same = (values.live_norm[1:] == values.live_norm[:-1]) & (values.live_norm[1:] > 0) & (values.train_norm[1:] != values.train_norm[:-1])
-    for t, i in same.nonzero().tolist():
-        rows = pair.live_rows[t : t + 2]
-        cut = slice(i * h, (i + 1) * h) if layout.paired else slice(0, h)
-        one, two = take(y, rows[:1])[0, cut], take(y, rows[1:])[0, cut]
-        found[i] += int(torch.equal(one, two))
-    return found
+    at = same.any(-1).nonzero().flatten()
+    return (same[at] & same_rows(y, pair.live_rows[at], pair.live_rows[at + 1], layout.live_blocks)).sum(0)
 
 
 def finish(plan: Plan, whole: Partial) -> Measured:

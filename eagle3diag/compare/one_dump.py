@@ -14,15 +14,15 @@ from torch import Tensor
 from eagle3diag.checkpoints import Target, TargetSource, open_target
 from eagle3diag.compare.chunked import Elsewhere, digest, work
 from eagle3diag.compare.comparison import Alike
-from eagle3diag.compare.measure import CHUNK_VALUES
 from eagle3diag.compare.metrics import median, rows_largest, rows_norm, rows_relative_error
 from eagle3diag.compare.on_cores import run
 from eagle3diag.compare.partial import Partial, join
 from eagle3diag.compare.ranks import RankCheck, against, beside, on_ranks, rank_checks
 from eagle3diag.compare.readings import Reader, Reading, RecordReading, conclude
 from eagle3diag.compare.sample import Sampled, draw
-from eagle3diag.compare.sampling import chunks
-from eagle3diag.compare.there import dump_path, kept_open, shared_path
+from eagle3diag.compare.sampling import at_once, chunks, same_rows
+from eagle3diag.compare.there import dump_path, kept_open, shared_path, working_device
+from eagle3diag.devices import CPU
 from eagle3diag.dumps import HiddenStates, Record, open_dump, stamp
 from eagle3diag.dumps.ahead import read_ahead
 from eagle3diag.dumps.parts import BOUNDARY, PER_ROW, PER_TOKEN
@@ -91,6 +91,7 @@ def check_dump(
     seed: int = 0,
     resume: str | PathLike[str] | None = None,
     ray: str | None = None,
+    device: str | torch.device | None = None,
 ) -> DumpCheck:
     """Check one dump without another to compare it with.
 
@@ -98,11 +99,11 @@ def check_dump(
     ----------
     dump: anything :func:`eagle3diag.open_dump` takes. target: the target (folder or open): then its last states must predict the tokens.
     sample, seed: look at this many records only, drawn evenly over the dump's order and, where they are on this machine, their lengths.
-    resume, ray: as :func:`eagle3diag.compare` takes them; with ``ray`` both dump and target are paths.
+    resume, ray, device: as :func:`eagle3diag.compare` takes them; with ``ray`` both dump and target are paths.
 
     Raises
     ------
-    MismatchedInputs: the dump's last states are not as wide as the target. Reading errors pass through.
+    MismatchedInputs: the dump's last states are not as wide as the target. BadArgument: not one of the above. Reading errors pass through.
     """
     opened = dump if isinstance(dump, HiddenStates) else open_dump(dump, target=target)
     if not len(opened):
@@ -111,12 +112,14 @@ def check_dump(
     drawn, sampled = draw(lengths, sample, seed)
     known = None if target is None else open_target(target)
     other = beside(opened)
-    task = _Task(len(drawn), ROWS if len(drawn) * ROWS <= KEPT_ROWS else max(KEPT_ROWS // len(drawn), LEAST_ROWS))
-    reader = None if known is None else Reader(known, len(drawn))
+    first = [rows for _, _, rows in _states(opened[drawn[0]], opened.target.hidden_size)]
+    on = working_device(device, ray, *(rows.device for rows in first))
+    task = _Task(len(drawn), ROWS if len(drawn) * ROWS <= KEPT_ROWS else max(KEPT_ROWS // len(drawn), LEAST_ROWS), on)
+    reader = None if known is None else Reader(known, len(drawn), on)
     whole = work(
         "checking",
         [lengths[i] for i in drawn],
-        sum(rows.shape[1] for _, _, rows in _states(opened[drawn[0]], opened.target.hidden_size)),
+        sum(rows.shape[1] for rows in first),
         lambda n: task.opened(opened, other, reader, n, drawn[n]),
         resume=resume,
         bound=lambda: _same_check(opened, known, drawn, task),
@@ -144,10 +147,11 @@ def check_dump(
 
 @dataclass(frozen=True)
 class _Task:
-    """How every record is checked: of ``records`` in all, with ``rows`` of each looked at in full."""
+    """How every record is checked: of ``records`` in all, with ``rows`` of each looked at in full, on ``device``."""
 
     records: int
     rows: int
+    device: torch.device = CPU
 
     def opened(
         self, dump: HiddenStates, ranks: dict[str, HiddenStates], reader: Reader | None, number: int, at: int
@@ -155,31 +159,32 @@ class _Task:
         """Record ``at`` of the dump, the ``number``-th of those that are checked, its states asked for; what is left to do gives the rest."""
         record = _read(dump[at])
         others = {name: None if one is None else _read(one) for name, one in on_ranks(record, ranks).items()}
-        return lambda: join([self._check(record, dump.target.hidden_size, reader, number), against(record, others)])
+        return lambda: join([self._check(record, dump.target.hidden_size, reader, number), against(record, others, self.device)])
 
     def _check(self, record: Record, hidden: int, reader: Reader | None, number: int) -> Partial:
         rows: dict[str, Tensor] = {}
         counts = {"tokens": torch.tensor(record.tokens)}
+        ids = record.input_ids
         held = []
         for part, block, states in _states(record, hidden):
-            some = states[1 :: -(-record.tokens // self.rows) or 1]
+            some = states[1 :: -(-record.tokens // self.rows) or 1].to(self.device)
             rows[f"norm/{part}/{block}"] = rows_norm(some).float()
-            counts[f"{part}/{block}"] = _soundness(states, record)
+            counts[f"{part}/{block}"] = self._soundness(states, ids)
             held += [(block, some)] if block >= 0 else []
         for (i, x), (j, y) in combinations(held, 2):
             if x.shape == y.shape:
                 rows[f"apart/{i}/{j}"] = rows_relative_error(x, y)
         read = Partial() if reader is None else reader.read(record, number)
-        return Partial({**rows, **read.rows}, counts, read.tops)
+        return Partial({**{name: values.cpu() for name, values in rows.items()}, **read.rows}, counts, read.tops)
 
-
-def _soundness(states: Tensor, record: Record) -> Tensor:
-    """Rows: all, zero, not finite, equal to the row before although the token is another."""
-    step = max(CHUNK_VALUES // max(states.shape[1], 1), 1)
-    largest = torch.cat([rows_largest(states[part]) for part in chunks(len(states), step)])
-    alike = (largest[1:] == largest[:-1]) & (largest[1:] > 0) & (record.input_ids[1:] != record.input_ids[:-1])
-    same = sum(torch.equal(states[t], states[t + 1]) for t in alike.nonzero().flatten().tolist())
-    return torch.tensor([len(states), int((largest == 0).sum()), int((~largest.isfinite()).sum()), same])
+    def _soundness(self, states: Tensor, ids: Tensor) -> Tensor:
+        """Rows: all, zero, not finite, equal to the row before although the token is another."""
+        step = at_once(states.shape[1], self.device)
+        largest = torch.cat([rows_largest(states[part].to(self.device)) for part in chunks(len(states), step)]).cpu()
+        alike = (largest[1:] == largest[:-1]) & (largest[1:] > 0) & (ids[1:] != ids[:-1])
+        at = alike.nonzero().flatten()
+        same = same_rows((states,), at, at + 1, 1).sum()
+        return torch.stack([torch.tensor(len(states)), (largest == 0).sum(), (~largest.isfinite()).sum(), same])
 
 
 def _part(name: str, whole: Partial) -> PartCheck:
@@ -195,7 +200,8 @@ def _alike(name: str, whole: Partial) -> Alike:
 
 def _same_check(dump: HiddenStates, target: Target | None, drawn: tuple[int, ...], task: _Task) -> str:
     known = None if target is None else [target.name, target.config_hash]
-    return digest("check", stamp(dump_path(dump.path, dump.side)), dump.boundaries, known, drawn, [task.records, task.rows])
+    how = [task.records, task.rows, str(task.device)]
+    return digest("check", stamp(dump_path(dump.path, dump.side)), dump.boundaries, known, drawn, how)
 
 
 def _elsewhere(dump: object, target: object, task: _Task, drawn: tuple[int, ...]) -> Elsewhere:

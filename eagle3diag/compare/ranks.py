@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from eagle3diag.compare.partial import Partial
+from eagle3diag.compare.sampling import at_once, chunks
 from eagle3diag.dumps import HiddenStates, Record, open_dump
 from eagle3diag.dumps.places import is_url, natural
 
@@ -43,8 +44,8 @@ def on_ranks(record: Record, ranks: dict[str, HiddenStates]) -> dict[str, Record
     return {rank: dump[names.index(record.name)] if record.name in (names := dump.names) else None for rank, dump in ranks.items()}
 
 
-def against(record: Record, others: dict[str, Record | None]) -> Partial:
-    """One record and what other ranks have of it, as counts: here, missing, tokens, differing."""
+def against(record: Record, others: dict[str, Record | None], device: torch.device) -> Partial:
+    """One record and what other ranks have of it, held against each other on ``device``, as counts: here, missing, tokens, differing."""
     counts = {}
     for name, other in others.items():
         if other is None:
@@ -53,7 +54,10 @@ def against(record: Record, others: dict[str, Record | None]) -> Partial:
         n = min(record.tokens, other.tokens)
         apart = record.input_ids[:n] != other.input_ids[:n]
         one, two = record.features[:n], other.features[:n]
-        apart |= (one != two).any(-1) if one.shape == two.shape else torch.ones(n, dtype=torch.bool)
+        differ = torch.ones(n, dtype=torch.bool, device=device)
+        for part in chunks(n, at_once(one.shape[1], device)) if one.shape == two.shape else ():
+            differ[part] = (one[part].to(device) != two[part].to(device)).any(-1)
+        apart |= differ.cpu()
         counts[f"rank/{name}"] = torch.tensor([1, 0, n, int(apart.sum())])
     return Partial({}, counts)
 

@@ -13,6 +13,7 @@ from eagle3diag.checkpoints import Target
 from eagle3diag.compare.gain import final_norm_gain
 from eagle3diag.compare.metrics import median, rows_rms
 from eagle3diag.compare.partial import Partial, Top
+from eagle3diag.devices import CPU
 from eagle3diag.dumps import Record
 from eagle3diag.errors import MismatchedInputs
 
@@ -56,10 +57,10 @@ class Readings:
 
 
 class Reader:
-    """Reads last states through the target's norm and head, each record by itself; ``records`` is their number."""
+    """Reads last states through the target's norm and head, on ``device``, each record by itself; ``records`` is their number."""
 
-    def __init__(self, target: Target, records: int) -> None:
-        self._target, self._gain, self._head = target, final_norm_gain(target), target.head()
+    def __init__(self, target: Target, records: int, device: torch.device = CPU) -> None:
+        self._target, self._gain, self._head = target, final_norm_gain(target).to(device), target.head().to(device)
         rows = max(int(WORK / (self._head.numel() * 2)), RECORD_ROWS)
         self._every = max(records // max(rows // 64, 1), 1)
         self._used = -(-records // self._every)
@@ -84,12 +85,12 @@ class Reader:
                     where=f"record {record.name}",
                     hint="give the target that the dump was made with",
                 )
-            states = rows[at].float()
+            states = rows[at].to(self._head.device).float()
             normed = states * (states.square().mean(-1, keepdim=True) + self._target.rms_norm_eps).rsqrt() * self._gain
             predicted[f"{name}/as it is"] = self._tokens(states)
             predicted[f"{name}/after the norm"] = self._tokens(normed)
             if name == "final":
-                rms["rms"] = rows_rms(states[at > 0], self._gain)
+                rms["rms"] = rows_rms(states[at > 0], self._gain).cpu()
         if not predicted or not len(at):
             return Partial()
         value = [record.name, record.input_ids.tolist(), at.tolist(), predicted]
@@ -104,7 +105,8 @@ class Reader:
 
     def _tokens(self, states: Tensor) -> list[int]:
         head = self._head
-        return [t for i in range(0, len(states), 64) for t in (states[i : i + 64].to(head.dtype) @ head.T).argmax(-1).tolist()]
+        found: list[int] = torch.cat([(part.to(head.dtype) @ head.T).argmax(-1) for part in states.split(64)]).tolist()
+        return found
 
 
 @dataclass(frozen=True)

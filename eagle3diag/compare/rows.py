@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eagle3diag.compare.metrics import ChannelMoments, rows_cosine, rows_largest, rows_norm, rows_relative_error
 from eagle3diag.compare.sampling import chunks
+from eagle3diag.devices import CPU
 
 #: Below this the squares of a row are recomputed with the row scaled, above the largest float they would be infinite.
 _TINY = 1e-30
@@ -30,6 +31,10 @@ class Scale:
         low = (mean - high.double()).float()
         matters = bool((low.abs() * inverse > 1e-4).any())
         return cls(high, low if matters else None, inverse)
+
+    def to(self, device: torch.device) -> Scale:
+        """The same there."""
+        return Scale(self.high.to(device), None if self.low is None else self.low.to(device), self.inverse.to(device))
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,22 @@ class RowValues:
         return RowValues(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
-#: Rows of one pair, by their numbers: those of train [R, n, H] and of live [R, n, H] (or [R, 1, H], which stands for all n), in any dtype.
-ReadRows = Callable[[Tensor | slice], tuple[Tensor, Tensor]]
+#: Rows of one pair, by their numbers, on a device: those of train [R, n, H] and of live [R, n, H] (or [R, 1, H], which stands for all n), in
+#: any dtype.
+ReadRows = Callable[[Tensor | slice, torch.device], tuple[Tensor, Tensor]]
 
 
-def compare_rows(read: ReadRows, tokens: int, at_once: int, scale: Scale) -> RowValues:
-    """All rows of a pair, of which ``at_once`` are worked on in one go: that changes memory, not results."""
+def compare_rows(read: ReadRows, tokens: int, at_once: int, scale: Scale, device: torch.device = CPU) -> RowValues:
+    """All rows of a pair, of which ``at_once`` are worked on in one go: that changes memory, not results.
+
+    They are summed up on ``device``, which nothing waits for before the last row: then the sums come back, twelve numbers a block and token.
+    """
     n, h = scale.high.shape
-    sums, work = torch.empty(12, tokens, n), torch.empty(4, min(at_once, tokens), n, h)
+    sums, work = torch.empty(12, tokens, n, device=device), torch.empty(4, min(at_once, tokens), n, h, device=device)
+    there = scale.to(device)
     for part in chunks(tokens, at_once):
-        _add_up(*read(part), scale, work[:, : part.stop - part.start], sums[:, part])
-    largest, xx, yy, xy, dd, cc, ee, ce, zz, ww, zw, vv = sums
+        _add_up(*read(part, device), there, work[:, : part.stop - part.start], sums[:, part])
+    largest, xx, yy, xy, dd, cc, ee, ce, zz, ww, zw, vv = sums.cpu()
     values = RowValues(
         cosine=_cosine(xy, xx, yy),
         centred=_cosine(ce, cc, ee),
@@ -84,7 +94,7 @@ def compare_rows(read: ReadRows, tokens: int, at_once: int, scale: Scale) -> Row
     odd = small | values.nonfinite_train | values.nonfinite_live | ~vv.isfinite()
     rows = odd.any(-1).nonzero().flatten()
     for part in chunks(len(rows), at_once):
-        _redo(values, *read(rows[part]), scale, rows[part], odd[rows[part]])
+        _redo(values, *read(rows[part], CPU), scale, rows[part], odd[rows[part]])
     return values
 
 

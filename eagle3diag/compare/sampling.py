@@ -11,8 +11,12 @@ from torch import Tensor
 
 from eagle3diag.compare.align import Alignment, Pair
 from eagle3diag.compare.comparison import FINAL
+from eagle3diag.devices import CPU
 from eagle3diag.dumps.ahead import few_rows
 from eagle3diag.errors import MismatchedInputs
+
+CHUNK_VALUES = 1 << 18  # float32 values of one side worked on at once: 1 MB, of which a dozen are held
+DEVICE_VALUES = 1 << 22  # the same on another device: to launch one of fifty operations takes as long there as a megabyte of work
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Spread:
         return sum(len(r) for r in self.rows)
 
     def live(self, layout: Layout) -> Tensor:
-        """The live rows [R, m * H] in their own dtype."""
+        """The live rows [R, m * H] in their own dtype, on the CPU, as all that is made of a spread."""
         return torch.cat([scattered(read(p, "live", layout), p.live_rows[r]) for p, r in zip(self.pairs, self.rows, strict=True)])
 
     def train(self, layout: Layout) -> Tensor:
@@ -70,7 +74,7 @@ class Spread:
                     where=f"reference record {pair.train.name!r}",
                     hint="capture the reference from the same target",
                 )
-            made.append(scattered((whole.detach().cpu(),), pair.train_rows[rows]))
+            made.append(scattered((whole.detach(),), pair.train_rows[rows]))
         return torch.cat(made)
 
     def shifted(self, shift: int) -> tuple[Spread, Tensor]:
@@ -103,10 +107,10 @@ def spread(alignment: Alignment, most: int) -> Spread:
 
 
 def read(pair: Pair, side: str, layout: Layout) -> tuple[Tensor, ...]:
-    """The features of one side of a pair in columns, checked to be as wide as the first record's."""
+    """The features of one side of a pair in columns, where they lie, checked to be as wide as the first record's."""
     rows = pair.train if side == "train" else pair.live
     width = layout.train_width if side == "train" else layout.live_width
-    parts = tuple(p.detach().cpu() for p in rows.features())
+    parts = tuple(p.detach() for p in rows.features())
     found = sum(p.shape[-1] for p in parts)
     if found != width:
         raise MismatchedInputs(
@@ -117,13 +121,23 @@ def read(pair: Pair, side: str, layout: Layout) -> tuple[Tensor, ...]:
     return parts
 
 
-def take(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """``rows`` (rising) of columns side by side, without a copy when they follow one another in one tensor."""
-    if not len(rows):
-        return torch.cat([p[:0] for p in parts], -1)
-    first, last = int(rows[0]), int(rows[-1])
+def take(parts: Sequence[Tensor], rows: Tensor, device: torch.device = CPU) -> Tensor:
+    """``rows`` (rising) of columns side by side on ``device``, without a copy when they follow one another in one tensor that is there."""
+    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
     at: slice | Tensor = slice(first, last + 1) if last - first + 1 == len(rows) else rows
-    return parts[0][at] if len(parts) == 1 else torch.cat([p[at] for p in parts], -1)
+    moved = [p[at].to(device) for p in parts]
+    return moved[0] if len(moved) == 1 else torch.cat(moved, -1)
+
+
+def same_rows(parts: Sequence[Tensor], one: Tensor, other: Tensor, blocks: int) -> Tensor:
+    """Whether row ``one[i]`` equals row ``other[i]`` (both rising) in each of so many blocks side by side [R, blocks]. They are held against
+    each other where they lie."""
+    there = parts[0].device
+    found = []
+    for part in chunks(len(one), at_once(sum(p.shape[-1] for p in parts), there)):
+        a, b = (take(parts, rows[part], there) for rows in (one, other))
+        found.append((a == b).unflatten(-1, (blocks, -1)).all(-1))
+    return torch.cat(found).cpu() if found else torch.zeros(0, blocks, dtype=torch.bool)
 
 
 def scattered(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
@@ -132,6 +146,11 @@ def scattered(parts: Sequence[Tensor], rows: Tensor) -> Tensor:
         for part in parts:
             open_.enter_context(few_rows(part, rows.tolist()))
         return take(parts, rows)
+
+
+def at_once(width: int, device: torch.device) -> int:
+    """Rows of so many values to work on in one go."""
+    return max((CHUNK_VALUES if device == CPU else DEVICE_VALUES) // max(width, 1), 1)
 
 
 def chunks(tokens: int, chunk: int) -> Iterator[slice]:

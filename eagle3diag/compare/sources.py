@@ -8,6 +8,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TypeAlias, cast
 
+import torch
 from torch import Tensor
 
 from eagle3diag.checkpoints.tensors import dtype_name
@@ -56,7 +57,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Loaded:
-    """One side, opened: its records, and the facts its dump states about itself."""
+    """One side, opened: its records, and the facts its dump states about itself. Ids and positions are on the CPU, states where they lie."""
 
     name: str
     side: str
@@ -70,14 +71,19 @@ class Loaded:
     n_layers: int = 0
 
     @cached_property
-    def _fed(self) -> tuple[int, str]:
+    def _fed(self) -> tuple[int, str, torch.device]:
         features = self.rows[0].features()
-        return sum(int(part.shape[-1]) for part in features), dtype_name(features[0])
+        return sum(int(part.shape[-1]) for part in features), dtype_name(features[0]), features[0].device
 
     @property
     def width(self) -> int:
         """Of the first record's features. A reference, which may hold separate boundaries only, is never asked for it."""
         return self._fed[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the first record's features lie."""
+        return self._fed[2]
 
     def describe(self, hidden_size: int) -> Side:
         return Side(

@@ -1,4 +1,4 @@
-"""Comparisons done by other processes: which dumps they open themselves, and what must be the same for work to be taken up again."""
+"""Where work is done: on which device, or by other processes, which open dumps themselves; and what must be the same to take it up again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from eagle3diag.compare.align import Pair
@@ -15,9 +16,28 @@ from eagle3diag.compare.chunked import Elsewhere, digest
 from eagle3diag.compare.measure import Numbered, Plan, measure
 from eagle3diag.compare.partial import Partial
 from eagle3diag.compare.sources import Loaded, Rows, rows_of
+from eagle3diag.devices import CPU, has_float64, usable
 from eagle3diag.dumps import HiddenStates, open_dump, stamp
 from eagle3diag.dumps.places import is_url
 from eagle3diag.errors import BadArgument
+
+
+def working_device(asked: str | torch.device | None, ray: str | None, *states: torch.device) -> torch.device:
+    """Where to work: on the device that is asked for, or else on the first that states lie on apart from the CPU.
+
+    Raises
+    ------
+    BadArgument: torch does not find it, it has no float64, or the work is a cluster's.
+    """
+    if asked is None:
+        found = usable(next((d for d in states if d.type != "cpu"), CPU))
+        return found if has_float64(found) else CPU
+    found = usable(asked)
+    if ray is not None and found.type != "cpu":
+        raise BadArgument(f"device {str(asked)!r} on a cluster", hint="its nodes work on their processors: leave ray or the device away")
+    if not has_float64(found):
+        raise BadArgument(f"device {str(asked)!r} has no float64, in which norms and deviations are kept", hint="work on the cpu")
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,7 +110,8 @@ def same_work(plan: Plan, pairs: Sequence[Numbered], sides: tuple[Loaded, Loaded
     stamps = [stamp(dump_path(side.path, side.side)) for side in sides]
     layout = plan.layout
     numbers = [[n.pair.train.number, n.pair.live.number, n.pair.tokens] for n in pairs]
-    facts = [stamps, layout.hidden_size, layout.train_width, layout.live_width, plan.names, plan.rows, plan.stride, numbers]
+    how = [plan.names, plan.rows, plan.stride, str(plan.device)]
+    facts = [stamps, layout.hidden_size, layout.train_width, layout.live_width, *how, numbers]
     scale = [plan.scale.high, plan.scale.inverse]
     return digest("compare", facts, *scale, *(t for n in pairs for t in (n.pair.train_rows, n.pair.live_rows)))
 

@@ -16,16 +16,16 @@ from eagle3diag.errors import InputError, UnreadableFile
 from eagle3diag.files import RIGHTS, kind, read_json
 
 T = TypeVar("T")
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_URL = re.compile(r"([a-z][a-z0-9+.-]+(://[^:]*)?::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 #: Folders below the one that is given; writers nest two or three.
 DEEPEST = 32
 
 
 def is_url(source: object) -> bool:
-    """Whether ``source`` names a remote place. A single letter is a drive, not a protocol.
+    """Whether ``source`` names a remote place, or one behind another as fsspec chains them. A single letter is a drive, not a protocol.
 
-    >>> is_url("s3://bucket/dump"), is_url("/tmp/dump"), is_url("C://dump")
-    (True, False, False)
+    >>> is_url("s3://bucket/dump"), is_url("simplecache::s3://bucket/dump"), is_url("/tmp/dump"), is_url("C://dump")
+    (True, True, False, False)
     """
     return isinstance(source, str) and _URL.match(source) is not None
 

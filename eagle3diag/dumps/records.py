@@ -49,6 +49,11 @@ class Record:
         tensor = self.part(name)
         return tensor.float() if tensor is not None and str(tensor.dtype).startswith("torch.float8") else tensor
 
+    def _numbers(self, name: str) -> Tensor | None:
+        """One number per token, on the CPU wherever the states lie: rows are counted and put together there."""
+        tensor = self.part(name)
+        return None if tensor is None else tensor.cpu()
+
     def need(self, name: str) -> Tensor:
         """One part by its name; raises :class:`~eagle3diag.errors.MissingPart` when it was not stored."""
         tensor = self._part(name)
@@ -61,23 +66,23 @@ class Record:
     @property
     def input_ids(self) -> Tensor:
         """Token ids [T], int64, not shifted."""
-        return self.need("input_ids").long()
+        return self.need("input_ids").long().cpu()
 
     @property
     def positions(self) -> Tensor | None:
         """Positions [T] when stored; otherwise they run from 0."""
-        return self.part("positions")
+        return self._numbers("positions")
 
     @property
     def loss_mask(self) -> Tensor | None:
         """1 where the trainer took the loss [T], when stored."""
-        return self.part("loss_mask")
+        return self._numbers("loss_mask")
 
     @property
     def accepted(self) -> Tensor | None:
         """How many drafts the server accepted in the round that it drafted from row ``t``, -1 where it drafted from another [T], int64, when
         stored. The round's drafts were for the tokens ``t + 2`` and on; what is said of tokens that the record does not have is -1 too."""
-        stored = self.part("accepted")
+        stored = self._numbers("accepted")
         if stored is None:
             return None
         left = self.tokens - torch.arange(self.tokens)

@@ -7,15 +7,17 @@ import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from eagle3diag.checkpoints.safefile import SafeFile, entries, read_header
 from eagle3diag.checkpoints.tensors import TensorFiles
-from eagle3diag.dumps.places import Place, natural
+from eagle3diag.dumps.places import DEEPEST, Place, natural
 from eagle3diag.errors import BadArgument, MissingDependency, UnreadableFile
 from eagle3diag.files import MAX_JSON_BYTES
 
@@ -28,6 +30,8 @@ KEPT_FILES = 8
 HEAD_BYTES = 1 << 17
 #: Bytes of one further request, which is what a tensor of any size takes in memory on its way to the disk.
 PIECE_BYTES = 1 << 24
+#: What is asked of every http server: it may pack all the same, and what it sends is then unpacked piece by piece.
+_PLAIN = {"Accept-Encoding": "identity"}
 
 
 class RemotePlace(Place):
@@ -54,14 +58,18 @@ class RemotePlace(Place):
         except Exception as error:  # some protocols reach out at once, others miss what only their arguments say
             raise self._refused(error) from error
         whole = not url.endswith("/") and self._ask(lambda: self._fs.isfile(self._remote))  # over http every address is a file
+        self._http = "http" in self._fs.protocol
         self._remote = self._remote.rstrip("/")
         self._base = self._remote.rpartition("/")[0] if whole else self._remote
         if whole:
             listed = {self._remote: self._ask(lambda: self._fs.info(self._remote))}
         else:
-            listed = self._ask(lambda: self._fs.find(self._remote, detail=True))
+            listed = self._ask(lambda: self._fs.find(self._remote, maxdepth=DEEPEST + 2, withdirs=True, detail=True))
         found = {str(path).removeprefix(self._base).lstrip("/"): told for path, told in listed.items()}
         found = {n: told for n, told in found.items() if not any(part.startswith(".") for part in n.split("/"))}
+        if any(n.count("/") > DEEPEST for n in found):
+            raise UnreadableFile(f"holds folders more than {DEEPEST} deep", where=url, hint="give the folder of the dump itself")
+        found = {n: told for n, told in found.items() if n and told.get("type") != "directory"}
         if not found:
             raise UnreadableFile("nothing is there; expected a dump", where=url, hint="check the address and your rights")
         self._sizes = {n: told.get("size") for n, told in found.items()}
@@ -77,19 +85,23 @@ class RemotePlace(Place):
 
     def _copy(self, name: str, into: Path) -> None:
         """The whole file; of a text no more than is read of one here, for a server may send without end."""
-        remote = f"{self._base}/{name}"
         if not name.endswith((".json", ".jsonl")):
-            self._ask(lambda: self._fs.get_file(remote, str(into)))
+            self._ask(lambda: self._fs.get_file(f"{self._base}/{name}", str(into)))
             return
-        left = MAX_JSON_BYTES
-        with self._ask(lambda: self._fs.open(remote, "rb")) as source, into.open("wb") as out:
-            while piece := self._ask(lambda: source.read(PIECE_BYTES)):
-                left -= len(piece)
-                if left < 0:
-                    raise UnreadableFile(
-                        f"is larger than {MAX_JSON_BYTES:,} bytes", where=self.label(name), hint="is it the file that you meant?"
-                    )
-                out.write(piece)
+        with into.open("wb") as out:
+            if sum(map(out.write, self._stream(name, MAX_JSON_BYTES + 1))) > MAX_JSON_BYTES:
+                raise UnreadableFile(
+                    f"is larger than {MAX_JSON_BYTES:,} bytes", where=self.label(name), hint="is it the file that you meant?"
+                )
+
+    def _stream(self, name: str, most: int, headers: Mapping[str, str] = MappingProxyType({})) -> Iterator[bytes]:
+        """The first bytes of a file in pieces, as they come: of what a server sends, and of what it says packed, no more is taken."""
+        # block_size 0 asks for a stream, and a size, which a stream does not need, spares a request for it
+        asked = {"block_size": 0, "size": 1, "headers": {**_PLAIN, **headers}} if self._http else {}
+        with self._ask(lambda: self._fs.open(f"{self._base}/{name}", "rb", **asked)) as source:
+            while most > 0 and (piece := self._ask(partial(source.read, min(most, PIECE_BYTES)))):
+                most -= len(piece)
+                yield piece
 
     def label(self, name: str) -> str:
         return self.where if self.names == (name,) and self.where.endswith(name) else f"{self.where}/{name}"
@@ -124,6 +136,9 @@ class RemotePlace(Place):
         return self._relabelled(name, lambda path: TensorFiles(path, [_Parts(path, size, fetch, part)]), Path(name))
 
     def _range(self, name: str, start: int, stop: int) -> bytes:
+        """These bytes; one more where the server knows no ranges, and sends the file from its beginning."""
+        if self._http:  # whose cat_file takes whatever comes into memory
+            return b"".join(self._stream(name, stop - start + 1, {"Range": f"bytes={start}-{stop - 1}"}))
         data: bytes = self._ask(lambda: self._fs.cat_file(f"{self._base}/{name}", start=start, end=stop))
         return data
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from eagle3diag.checkpoints import Draft, Target
 from eagle3diag.checkpoints.shapes import expected_shapes
 from eagle3diag.checkpoints.tensors import dtype_name
+from eagle3diag.devices import usable
 from eagle3diag.engines import split_engine
 from eagle3diag.errors import BadArgument, MismatchedInputs, MissingPart
 from eagle3diag.replay.architecture import attention_of, rope_of, windows_of
@@ -47,10 +48,7 @@ def build(
     MismatchedInputs: draft and target do not fit. BadArgument: a draft that the replay does not know.
     """
     config = draft.config
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch's own words differ by build
-        raise BadArgument(f"device {str(device)!r} cannot be used", hint="cpu, or a device that this torch finds") from error
+    device = usable(device)
     if dtype not in DTYPES:
         raise BadArgument(f"dtype is {dtype!r}", hint=f"one of {', '.join(DTYPES)}")
     if config.hidden_act not in ACTIVATIONS:

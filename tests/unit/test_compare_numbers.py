@@ -62,7 +62,7 @@ def test_the_fused_rows_equal_the_definitions() -> None:
     moments = [ChannelMoments(32) for _ in range(3)]
     for i, one in enumerate(moments):
         one.update(x[4:, i])
-    got = compare_rows(lambda part: (x[part], y[part]), 50, 16, Scale.of(moments))
+    got = compare_rows(lambda part, _: (x[part], y[part]), 50, 16, Scale.of(moments))
     a, b = x.double().numpy(), y.double().numpy()
     mean, std = np.stack([m.mean.numpy() for m in moments]), np.stack([m.std.numpy() for m in moments])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from builders import write_dump
 from safetensors.torch import save_file
 from test_dumps_formats import LAYOUTS, TARGET, safe, truth, written
 
-from eagle3diag.dumps import DumpWriter, TargetIdentity, open_dump, remote
+from eagle3diag.dumps import DumpWriter, TargetIdentity, open_dump, remote, stamp
 from eagle3diag.errors import BadArgument, MissingPart, UnreadableFile
 
 fsspec = pytest.importorskip("fsspec")
@@ -240,6 +241,40 @@ def test_a_protocol_that_refuses_is_one_of_our_errors() -> None:
         with pytest.raises(UnreadableFile, match="cannot be reached") as caught:
             open_dump(address)
         assert caught.value.where == address and "network" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chain", ["simplecache", "filecache"])
+def test_places_behind_places(kind: str, chain: str, tmp_path: Path, wire: Wire) -> None:
+    """fsspec's chains: a cache on this machine before a store, with the same records, and their digest."""
+    write, asked, _ = KINDS[kind]
+    write(tmp_path / "d")
+    url, local = f"{chain}::{upload(tmp_path / 'd', 'd')}", open_dump(tmp_path / "d", **asked)
+    found = open_dump(url, **asked)
+    assert found.path == url and found.names == local.names
+    assert all(torch.equal(a.features, b.features) for a, b in zip(found, local, strict=True))
+    assert len(stamp(url)) == 64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packed_folder_is_a_place(kind: str, tmp_path: Path, wire: Wire) -> None:
+    """An archive on this machine or behind an address, the dump at its root or in a folder of it."""
+    write, asked, _ = KINDS[kind]
+    write(tmp_path / "a" / "d")
+    shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "a")
+    fsspec.filesystem("memory").put(str(tmp_path / "packed.zip"), "/bucket/packed.zip")
+    local = open_dump(tmp_path / "a" / "d", **asked)
+    urls = [f"zip://d::{tmp_path}/packed.zip", "zip://d::memory://bucket/packed.zip"]
+    for url in [*urls, "zip://::memory://bucket/packed.zip"] if kind != "ours" else urls:
+        found = open_dump(url, **asked)
+        assert all(torch.equal(a.features, b.features) for a, b in zip(found, local, strict=True)), url
+
+
+def test_folders_below_folders_end(wire: Wire) -> None:
+    """As on this machine."""
+    fsspec.filesystem("memory").pipe("/bucket/deep/" + "f/" * 40 + "x.pt", b"x")
+    with pytest.raises(UnreadableFile, match=r"more than 32 deep"):
+        open_dump("memory://bucket/deep")
 
 
 def test_a_manifest_without_end_is_not_followed(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,13 +69,13 @@ def _with_parts(place: Place, mapping: dict[str, str]) -> tuple[str, ...]:
         try:
             value = place.open(name)
         except InputError as error:
-            seen = seen or str(error.what)
+            seen = seen or f"; the first {error.what}"
             continue
         if _stars(value, mapping["input_ids"]):
             ending = name.rpartition(".")[2]
             return (name, *(n for n in place.names if n != name and n.rpartition(".")[2] == ending))
-        seen = seen or listed(value)
-    message = f"no file holds {mapping['input_ids']!r:.100}, which the mapping names for input_ids; the first holds {seen or 'nothing'}"
+        seen = seen or f"; the first holds {listed(value)}"
+    message = f"no file holds {mapping['input_ids']!r:.100}, which the mapping names for input_ids{seen}"
     raise MissingPart(message, where=place.where, hint=_NAMES)
 
 
