@@ -137,4 +137,5 @@ def attend(queries: Tensor, own: Keys, visible: Tensor, scale: float) -> Tensor:
     keys, values = own
     q = queries.float().unflatten(1, (keys.shape[1], -1)) * scale  # [N, kv, group, d]
     share = (q @ keys.transpose(2, 3)).masked_fill_(~visible[:, None, None], -torch.inf).softmax(-1)
-    return (share @ values).flatten(1, 2).to(queries.dtype)
+    gathered: Tensor = (share @ values).flatten(1, 2)
+    return gathered.to(queries.dtype)

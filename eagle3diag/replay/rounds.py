@@ -70,8 +70,11 @@ class _Cache:
         places = torch.arange(max(sizes, default=0), device=net.device)
         starts, ends = (torch.tensor(x, device=net.device)[record] for x in (text.starts[:-1], text.starts[1:]))
         rows = torch.minimum(starts[:, None] + places, ends[:, None] - 1)
-        found = text.last[rows]
-        return cls([tuple(kept[found].float().transpose(1, 2).contiguous() for kept in layer) for layer in prefix])
+
+        def by_place(kept: Tensor) -> Tensor:
+            return kept[text.last[rows]].float().transpose(1, 2).contiguous()
+
+        return cls([(by_place(keys), by_place(values)) for keys, values in prefix])
 
     def take(self, some: Tensor) -> _Cache:
         return _Cache([(keys[some], values[some]) for keys, values in self.layers])
