@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 PIECE = 1 << 17  # bytes asked for at once: Linux takes no more of one call than the device's own readahead, by default this much
+SMALL = 1 << 22  # bytes of a part that is asked for whole: around a single row that is touched the system reads about as many
 
 
 def read_ahead(part: Tensor, rows: Iterable[int] | None = None) -> None:
@@ -20,7 +21,7 @@ def read_ahead(part: Tensor, rows: Iterable[int] | None = None) -> None:
     if advise is None or part.device.type != "cpu" or not part.is_contiguous():
         return
     first, row = part.data_ptr(), part.nbytes // max(part.shape[0], 1)
-    for at, size in [(first, part.nbytes)] if rows is None else [(first + row * i, row) for i in rows]:
+    for at, size in [(first, part.nbytes)] if rows is None or part.nbytes <= SMALL else [(first + row * i, row) for i in rows]:
         for start in range(at // mmap.PAGESIZE * mmap.PAGESIZE, at + size, PIECE):
             advise(start, min(PIECE, at + size - start), mmap.MADV_WILLNEED)
 
