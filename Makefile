@@ -22,7 +22,7 @@ demo: $(TARGET)/model.safetensors ## Run the first investigation on the shipped 
 test: $(TARGET)/model.safetensors ## Run the tests (no engine, no browser), linters and type checks
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	EAGLE3DIAG_TARGET=$(TARGET) $(BIN)/python -m pytest
+	EAGLE3DIAG_TARGET=$(TARGET) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
 check: $(VENV)/ready ## Only linters and type checks
 	$(BIN)/ruff check .

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from eagle3diag.case import Case, Given
 from eagle3diag.compare import compare
+from eagle3diag.dumps import HiddenStates
 from eagle3diag.errors import BadArgument, MissingDependency
 from eagle3diag.faults import catalogue
 from eagle3diag.replay import Change, Replay, run
@@ -15,22 +17,22 @@ from eagle3diag.report import svg
 from eagle3diag.report.form import Bars, Lines
 from eagle3diag.report.views.common import accept_bar, by_position
 
-if TYPE_CHECKING:
-    from eagle3diag.dumps import HiddenStates
-
 MOST_STEPS = 8
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One setting of the controls: the replay with the chosen faults beside the healthy one, and how alike what is fed still is.
-
-    ``cosine``: median channel-standardised cosine per block, of the changed features with the trained ones; empty where the widths differ.
-    """
+    """One setting of the controls: the replay with the chosen faults beside the healthy one, what the draft was trained on, and what is fed."""
 
     healthy: Replay
     broken: Replay
-    cosine: tuple[float, ...]
+    train: HiddenStates
+    fed: HiddenStates
+
+    @cached_property
+    def cosine(self) -> tuple[float, ...]:
+        """Median channel-standardised cosine per block, of what is fed with what was trained on; empty where the widths differ."""
+        return tuple(b.standardised.median for b in compare(self.train, self.fed).blocks)
 
     @property
     def summary(self) -> str:
@@ -71,22 +73,18 @@ class Bench:
         unknown = [label for label in labels if label not in self.faults]
         if unknown:
             raise BadArgument(f"no fault {unknown[0]!r}", hint=f"one of: {'; '.join(self.faults)}")
-        changes = tuple(self.faults[label] for label in labels)
         if steps not in self._healthy:
             self._healthy[steps] = self._run(steps)
-        return Outcome(self._healthy[steps], self._run(steps, *changes), self._cosine(changes))
+        changes = tuple(self.faults[label] for label in labels)
+        assert self.case.train is not None
+        fed = self.case.train
+        for change in changes:
+            fed = fed.map_features(change.features)
+        return Outcome(self._healthy[steps], self._run(steps, *changes), self.case.train, fed)
 
     def _run(self, steps: int, *changes: Change) -> Replay:
         assert self.case.net is not None and self.case.train is not None
         return run(self.case.net, self.case.train, steps=steps, changes=changes)
-
-    def _cosine(self, changes: tuple[Change, ...]) -> tuple[float, ...]:
-        train = self.case.train
-        assert train is not None
-        fed: HiddenStates = train
-        for change in changes:
-            fed = fed.map_features(change.features)
-        return tuple(b.standardised.median for b in compare(train, fed).blocks)
 
     def controls(self) -> Any:
         """A list of faults (several may be chosen), a slider for the steps, and the outcome below; an ``ipywidgets.VBox``.

@@ -79,23 +79,20 @@ questions = [
     "Write a short story about an island.",
 ]
 asked = [[{"role": "user", "content": q}] for q in questions]
-templated = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) for messages in asked]
-plain = [tokenizer(q)["input_ids"] for q in questions]
+templated = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) for messages in asked]
 
 
 # %%
 def answered(prompts):
-    """The target's greedy answers as a dump."""
+    """The target's greedy answers as a dump; rows of padding are not recorded."""
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
     with torch.inference_mode(), e3.capture(model, boundaries=[2, 15, 27]) as tape:
-        for ids in prompts:
-            row = torch.tensor([ids])
-            mask, pad = torch.ones_like(row), tokenizer.pad_token_id
-            model.generate(row, attention_mask=mask, max_new_tokens=48, do_sample=False, pad_token_id=pad)
+        model.generate(**batch, max_new_tokens=48, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     return tape.dump
 
 
 with_template = e3.replay(DRAFT, answered(templated), target=TARGET)
-without = e3.replay(DRAFT, answered(plain), target=TARGET)
+without = e3.replay(DRAFT, answered(questions), target=TARGET)
 for what, replay in (("with the template", with_template), ("without", without)):
     low, high = replay.accept_length_interval
     print(f"{what:18} {replay.accept_length:.2f}, 95 % from {low:.2f} to {high:.2f}")

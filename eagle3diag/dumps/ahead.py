@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 PIECE = 1 << 17  # bytes asked for at once: Linux takes no more of one call than the device's own readahead, by default this much
+SMALL = 1 << 22  # bytes of a part that is asked for whole: around a single row that is touched the system reads about as many
 
 
 def read_ahead(part: Tensor) -> None:
@@ -24,6 +25,10 @@ def read_ahead(part: Tensor) -> None:
 def few_rows(part: Tensor, rows: Iterable[int]) -> Iterator[None]:
     """While some ``rows`` of a part [T, W] are read: they are asked for, and of a row that is touched nothing around it is read, which would
     be megabytes."""
+    if part.nbytes <= SMALL:
+        read_ahead(part)
+        yield
+        return
     _advise(part, "MADV_RANDOM")
     for row in rows:
         _advise(part[row : row + 1], "MADV_WILLNEED")
