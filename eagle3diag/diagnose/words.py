@@ -8,8 +8,8 @@ from eagle3diag.case import Case
 from eagle3diag.diagnose.candidates import is_symptom
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
-from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.faults import named
+from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
