@@ -36,7 +36,9 @@ by chance. Between the ends of both intervals that face each other there must st
 UNLIKE = 0.95
 """Share of the server's rounds that a healthy replay makes below which something differs, if only a little: rounding leaves 0.96 to 0.99."""
 
-ANOTHER_COPY = "give as --draft the very folder that the server loads, or hold both against each other: `eagle3diag weights DRAFT --against SERVED`."
+ANOTHER_COPY = (
+    "give as --draft the very folder that the server loads, or hold both against each other: `eagle3diag weights DRAFT --against SERVED`."
+)
 """What to do where the server may have another copy of the draft than was given."""
 
 ALIKE = 0.9

@@ -13,7 +13,10 @@ from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
 _COMMAND = "Give --launch and --log of one start. The log prints the server's own arguments when it starts, so --log alone will do."
-_DUMP = "Record the dump in the server that wrote the log: `eagle3diag capture {engine} --out live/ -- COMMAND`."
+_DUMP = {
+    "sglang": "Record the dump in the server that wrote the log: `eagle3diag capture sglang --out live/ -- COMMAND`.",
+    "vllm": "Record the dump in the server that wrote the log: `eagle3diag capture vllm --out live/ -- COMMAND`.",
+}
 _OPEN = re.compile(r"\$|`|\{\{|://")
 """What a shell or a template fills in, and what an engine fetches into a folder of another name."""
 _HUB = re.compile(r"models--[^/]+--([^/]+)")
@@ -51,7 +54,9 @@ def disagree(case: Case) -> Finding | None:
         f"{_and(sources)} disagree on {_and([d.what for d in found])}: are they of one server?",
         f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with: {'; '.join(d.went_on for d in found)}.",
         tuple(
-            Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source) for d in found for value, source in d.said
+            Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source)
+            for d in found
+            for value, source in d.said
         ),
         " ".join(dict.fromkeys(d.instead for d in found)),
         "This finding must be gone; then read the others again.",
@@ -68,7 +73,8 @@ def _engines(case: Case) -> Iterator[Disagreement]:
     """Whose server it is; everything else is then said in two languages."""
     said: list[tuple[str | None, str]] = [(engine if engine in ENGINES else None, source) for engine, _, source in _servers(case)]
     used = split_engine(case.engine)[0]
-    yield from _differ("engine", said, used, f"{_COMMAND} {_DUMP.format(engine=used)}" if case.live is not None else _COMMAND)
+    again = _DUMP.get(used) if case.live is not None else None
+    yield from _differ("engine", said, used, f"{_COMMAND} {again}" if again else _COMMAND)
 
 
 def _servers(case: Case) -> Iterator[tuple[str | None, str | None, str]]:

@@ -53,7 +53,9 @@ def test_another_copy_on_the_server_is_thought_of(draft: Draft, target: Target, 
     assert asked.startswith("the draft that is served") and "(it loads draft-dropped-names)" in asked and "--against SERVED" in asked
 
 
-def test_nobody_is_sent_for_another_copy_where_the_evidence_explains(draft: Draft, target: Target, train: HiddenStates, samples: Path) -> None:
+def test_nobody_is_sent_for_another_copy_where_the_evidence_explains(
+    draft: Draft, target: Target, train: HiddenStates, samples: Path
+) -> None:
     """Neither of a healthy server nor where the states that were fed show the cause."""
     for name in ("eagle3", "wrong_layers"):
         server = samples / "live" / name

@@ -27,7 +27,11 @@ from eagle3diag.serving import parse_launch
 PACKAGE = Path(cli.__file__).parent
 OURS = re.compile(r"eagle3diag ([a-z]+)\b")
 TABLES = (options_sglang.TABLE, options_vllm.TABLE)
-SOURCES = [*sorted((PACKAGE / "faults").glob("*.py")), *sorted((PACKAGE / "diagnose").glob("*.py")), *sorted((PACKAGE / "engines").glob("*.py"))]
+SOURCES = [
+    *sorted((PACKAGE / "faults").glob("*.py")),
+    *sorted((PACKAGE / "diagnose").glob("*.py")),
+    *sorted((PACKAGE / "engines").glob("*.py")),
+]
 
 
 def literals(path: Path) -> Iterator[str]:

@@ -23,7 +23,11 @@ METRICS = (
 
 
 def sglang_log(windows: bool = True, **arguments: Any) -> str:
-    told = {"model_path": "/models/Kimi-K2.5", "speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "/models/kimi-eagle3"} | arguments
+    told = {
+        "model_path": "/models/Kimi-K2.5",
+        "speculative_algorithm": "EAGLE3",
+        "speculative_draft_model_path": "/models/kimi-eagle3",
+    } | arguments
     line = ", ".join(f"{k}={v!r}" for k, v in told.items())
     return f"[2026-11-01 10:00:00] server_args=ServerArgs({line})\n" + (BATCH.format(1.0) if windows else "loaded\n")
 
@@ -45,9 +49,13 @@ def vllm(target: str = "moonshotai/Kimi-K2.5", **config: Any) -> str:
     return f"vllm serve {target} --speculative-config '{json.dumps({k: v for k, v in given.items() if v is not None})}'"
 
 
-def dump(engine: str = "sglang", version: str | None = "0.5.23", name: str = "Kimi-K2.5", digest: str = "a", side: str = "live") -> HiddenStates:
+def dump(
+    engine: str = "sglang", version: str | None = "0.5.23", name: str = "Kimi-K2.5", digest: str = "a", side: str = "live"
+) -> HiddenStates:
     record = {"name": "0", "input_ids": torch.arange(4), "features": torch.zeros(4, 6)}
-    return HiddenStates.from_tensors([record], side=side, target=TargetIdentity(name, digest, "bfloat16", 4, 2), engine=engine, engine_version=version)
+    return HiddenStates.from_tensors(
+        [record], side=side, target=TargetIdentity(name, digest, "bfloat16", 4, 2), engine=engine, engine_version=version
+    )
 
 
 def of(**given: Any) -> Finding | None:
@@ -56,57 +64,138 @@ def of(**given: Any) -> Finding | None:
 
 DISAGREE: dict[str, tuple[dict[str, Any], Severity, str, dict[str, str], str]] = {
     "engines": (
-        {"launch": sglang(), "log": vllm_log()}, Severity.WARNING, "engine", {"vllm (gone on with)": "log", "sglang": "launch command"}, "--log alone",
+        {"launch": sglang(), "log": vllm_log()},
+        Severity.WARNING,
+        "engine",
+        {"vllm (gone on with)": "log", "sglang": "launch command"},
+        "--log alone",
     ),
-    "engine of the dump": ({"log": vllm_log(), "live": dump()}, Severity.WARNING, "engine", {"vllm (gone on with)": "log", "sglang": "live dump"}, "capture vllm"),
+    "engine of the dump": (
+        {"log": vllm_log(), "live": dump()},
+        Severity.WARNING,
+        "engine",
+        {"vllm (gone on with)": "log", "sglang": "live dump"},
+        "capture vllm",
+    ),
     "engine of the counts": (
-        {"launch": vllm(), "acceptance": Acceptance(rounds=9, accepted=1, steps=3, engine="sglang")}, Severity.WARNING, "engine",
-        {"sglang (gone on with)": "counts", "vllm": "launch command"}, "--log alone",
+        {"launch": vllm(), "acceptance": Acceptance(rounds=9, accepted=1, steps=3, engine="sglang")},
+        Severity.WARNING,
+        "engine",
+        {"sglang (gone on with)": "counts", "vllm": "launch command"},
+        "--log alone",
     ),
     "algorithm": (
-        {"launch": sglang(), "log": sglang_log(speculative_algorithm="EAGLE")}, Severity.WARNING, "algorithm",
-        {"EAGLE (gone on with)": "log", "EAGLE3": "launch command"}, "--log alone",
+        {"launch": sglang(), "log": sglang_log(speculative_algorithm="EAGLE")},
+        Severity.WARNING,
+        "algorithm",
+        {"EAGLE (gone on with)": "log", "EAGLE3": "launch command"},
+        "--log alone",
     ),
     "method": (
-        {"launch": vllm(method="eagle"), "log": vllm_log()}, Severity.WARNING, "algorithm", {"eagle3 (gone on with)": "log", "eagle": "launch command"}, "--log",
+        {"launch": vllm(method="eagle"), "log": vllm_log()},
+        Severity.WARNING,
+        "algorithm",
+        {"eagle3 (gone on with)": "log", "eagle": "launch command"},
+        "--log",
     ),
     "no speculation in the log": (
-        {"launch": sglang(), "log": sglang_log(windows=False, speculative_algorithm=None)}, Severity.WARNING, "algorithm",
-        {"none": "log", "EAGLE3 (gone on with)": "launch command"}, "--log",
+        {"launch": sglang(), "log": sglang_log(windows=False, speculative_algorithm=None)},
+        Severity.WARNING,
+        "algorithm",
+        {"none": "log", "EAGLE3 (gone on with)": "launch command"},
+        "--log",
     ),
     "no speculation in the command": (
-        {"launch": "sglang serve --model-path Kimi-K2.5", "log": sglang_log()}, Severity.WARNING, "algorithm",
-        {"EAGLE3 (gone on with)": "log", "none": "launch command"}, "--log",
+        {"launch": "sglang serve --model-path Kimi-K2.5", "log": sglang_log()},
+        Severity.WARNING,
+        "algorithm",
+        {"EAGLE3 (gone on with)": "log", "none": "launch command"},
+        "--log",
     ),
-    "target": ({"launch": sglang(target="Qwen/Qwen3-8B"), "log": sglang_log()}, Severity.WARNING, "target", {"kimi-k2.5": "log", "qwen3-8b": "launch command"}, ""),
-    "draft": ({"launch": sglang(draft="org/other"), "log": sglang_log()}, Severity.WARNING, "draft", {"kimi-eagle3": "log", "other": "launch command"}, ""),
+    "target": (
+        {"launch": sglang(target="Qwen/Qwen3-8B"), "log": sglang_log()},
+        Severity.WARNING,
+        "target",
+        {"kimi-k2.5": "log", "qwen3-8b": "launch command"},
+        "",
+    ),
+    "draft": (
+        {"launch": sglang(draft="org/other"), "log": sglang_log()},
+        Severity.WARNING,
+        "draft",
+        {"kimi-eagle3": "log", "other": "launch command"},
+        "",
+    ),
     "steps": (
-        {"launch": sglang("--speculative-num-steps 5"), "log": sglang_log(speculative_num_steps=3)}, Severity.WARNING, "drafts a round",
-        {"3 (gone on with)": "log", "5": "launch command"}, "",
+        {"launch": sglang("--speculative-num-steps 5"), "log": sglang_log(speculative_num_steps=3)},
+        Severity.WARNING,
+        "drafts a round",
+        {"3 (gone on with)": "log", "5": "launch command"},
+        "",
     ),
-    "steps in vLLM": ({"launch": vllm(num_speculative_tokens=5), "log": vllm_log()}, Severity.WARNING, "drafts a round", {"3 (gone on with)": "log"}, ""),
+    "steps in vLLM": (
+        {"launch": vllm(num_speculative_tokens=5), "log": vllm_log()},
+        Severity.WARNING,
+        "drafts a round",
+        {"3 (gone on with)": "log"},
+        "",
+    ),
     "top-k": (
-        {"launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
-         "log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=2, speculative_num_draft_tokens=8)},
-        Severity.WARNING, "top-k", {"2": "log", "4 (gone on with)": "launch command"}, "",
+        {
+            "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
+            "log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=2, speculative_num_draft_tokens=8),
+        },
+        Severity.WARNING,
+        "top-k",
+        {"2": "log", "4 (gone on with)": "launch command"},
+        "",
     ),
     "slots": (
-        {"launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
-         "log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=4, speculative_num_draft_tokens=16)},
-        Severity.WARNING, "slots", {"16 (gone on with)": "log", "8": "launch command"}, "",
+        {
+            "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
+            "log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=4, speculative_num_draft_tokens=16),
+        },
+        Severity.WARNING,
+        "slots",
+        {"16 (gone on with)": "log", "8": "launch command"},
+        "",
     ),
-    "port": ({"launch": sglang("--port 30000"), "log": sglang_log(port=31000)}, Severity.NOTE, "port", {"31000": "log", "30000": "launch command"}, ""),
+    "port": (
+        {"launch": sglang("--port 30000"), "log": sglang_log(port=31000)},
+        Severity.NOTE,
+        "port",
+        {"31000": "log", "30000": "launch command"},
+        "",
+    ),
     "version": (
-        {"log": sglang_log() + "sglang==0.5.8\n", "live": dump()}, Severity.NOTE, "version", {"0.5.8 (gone on with)": "log", "0.5.23": "live dump"}, "--engine sglang",
+        {"log": sglang_log() + "sglang==0.5.8\n", "live": dump()},
+        Severity.NOTE,
+        "version",
+        {"0.5.8 (gone on with)": "log", "0.5.23": "live dump"},
+        "--engine sglang",
     ),
     "version of the image": (
-        {"launch": f"docker run lmsysorg/sglang:v0.5.8-cu126 {sglang()}", "live": dump()}, Severity.NOTE, "version", {"0.5.23 (gone on with)": "live dump"}, "--engine",
+        {"launch": f"docker run lmsysorg/sglang:v0.5.8-cu126 {sglang()}", "live": dump()},
+        Severity.NOTE,
+        "version",
+        {"0.5.23 (gone on with)": "live dump"},
+        "--engine",
     ),
-    "target of the dump": ({"log": sglang_log(), "live": dump(name="Kimi-K2")}, Severity.NOTE, "target", {"kimi-k2": "live dump", "kimi-k2.5": "log"}, "--target"),
+    "target of the dump": (
+        {"log": sglang_log(), "live": dump(name="Kimi-K2")},
+        Severity.NOTE,
+        "target",
+        {"kimi-k2": "live dump", "kimi-k2.5": "log"},
+        "--target",
+    ),
     "targets of two dumps": (
-        {"live": dump(), "train": dump("transformers", "5.24.0", name="Kimi-K2", digest="b", side="train")}, Severity.NOTE, "target", {"kimi-k2.5": "live dump"}, "",
+        {"live": dump(), "train": dump("transformers", "5.24.0", name="Kimi-K2", digest="b", side="train")},
+        Severity.NOTE,
+        "target",
+        {"kimi-k2.5": "live dump"},
+        "",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DISAGREE)
@@ -125,12 +214,18 @@ def test_both_values_are_said_with_their_sources(name: str) -> None:
 LEGAL: dict[str, dict[str, Any]] = {
     "hub name and local folder": {"launch": sglang(), "log": sglang_log()},
     "relative and absolute": {"launch": sglang(target="./Kimi-K2.5/", draft="kimi-eagle3"), "log": sglang_log()},
-    "hub's cache": {"launch": sglang(), "log": sglang_log(model_path="/root/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0a1b2c3")},
+    "hub's cache": {
+        "launch": sglang(),
+        "log": sglang_log(model_path="/root/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0a1b2c3"),
+    },
     "ModelScope's cache": {"launch": sglang(), "log": sglang_log(model_path="/root/.cache/modelscope/hub/models/moonshotai/Kimi-K2___5")},
     "variables": {"launch": sglang(target="$MODEL", draft="${DRAFT}", algorithm="$ALGO"), "log": sglang_log()},
     "template": {"launch": "sglang serve --model-path '{{ .Values.model }}' --speculative-algorithm EAGLE3", "log": sglang_log()},
     "remote store": {"launch": sglang(target="s3://bucket/model"), "log": sglang_log(model_path="/tmp/abc")},
-    "defaults written out": {"launch": sglang(), "log": sglang_log(speculative_num_steps=5, speculative_eagle_topk=4, speculative_num_draft_tokens=8, port=30000)},
+    "defaults written out": {
+        "launch": sglang(),
+        "log": sglang_log(speculative_num_steps=5, speculative_eagle_topk=4, speculative_num_draft_tokens=8, port=30000),
+    },
     "slots of a chain": {
         "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 24"),
         "log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=1, speculative_num_draft_tokens=4),
@@ -138,7 +233,8 @@ LEGAL: dict[str, dict[str, Any]] = {
     "NEXTN": {"launch": sglang(algorithm="NEXTN"), "log": sglang_log(speculative_algorithm="EAGLE")},
     "small letters": {"launch": sglang(algorithm="eagle3"), "log": sglang_log()},
     "states only": {
-        "launch": sglang("--enable-return-aux-hidden-states"), "log": sglang_log(windows=False, speculative_algorithm=None, speculative_draft_model_path=None),
+        "launch": sglang("--enable-return-aux-hidden-states"),
+        "log": sglang_log(windows=False, speculative_algorithm=None, speculative_draft_model_path=None),
     },
     "options in a file": {"launch": "sglang serve --config c.yaml", "log": sglang_log()},
     "vLLM guesses": {"launch": vllm(method=None), "log": vllm_log()},

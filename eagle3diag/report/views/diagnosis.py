@@ -214,7 +214,14 @@ def _counterfactuals(result: Diagnosis) -> Table:
     every = (*_nearest(result), *result.series)
     beside = any(c.served_rounds for c in every)
     rows = tuple(
-        (named(c.fault), c.name, fixed(c.accept_length, 2), span(c.accept_length_interval), fixed(c.p[0]) if c.p else MISSING, num(c.distance))
+        (
+            named(c.fault),
+            c.name,
+            fixed(c.accept_length, 2),
+            span(c.accept_length_interval),
+            fixed(c.p[0]) if c.p else MISSING,
+            num(c.distance),
+        )
         + ((alike(c),) if beside else ())
         for c in every
     )
