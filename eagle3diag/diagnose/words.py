@@ -54,8 +54,7 @@ def cheapest(case: Case, fault: Fault) -> str:
     if not sets and fault.changes is not no_changes and case.recorded is None:
         sets = (ROUNDS,)
     lacking = [[k for k in kinds if not case.has(k)] for kinds in sets]
-    chosen = min(lacking, key=lambda kinds: sum(2 ** order.index(k) for k in kinds), default=[])
-    return "; ".join(HOW_TO_GET[k] for k in sorted(chosen, key=order.index))
+    return min(("; ".join(HOW_TO_GET[k] for k in sorted(kinds, key=order.index)) for kinds in lacking), key=_cost, default="")
 
 
 def verdict(
@@ -72,11 +71,11 @@ def verdict(
     if serious:
         first = serious[0].finding
         if suspects and all(is_symptom(r.finding.fault) for r in serious):
-            return f"{named(first.fault)}: {first.title.rstrip('.')}; {_undetermined(suspects)}."
+            return f"{first.fault}: {first.title.rstrip('.')}; {_undetermined(suspects)}."
         others = ", ".join(dict.fromkeys(named(r.finding.fault) for r in serious[1:] if r.finding.fault != first.fault))
         more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
         copy = " Only its rounds show it, so make sure that the draft given is the one that is served." if first.fault in by_rounds else ""
-        return f"{named(first.fault)}: {_end(first.title)}{copy}{more}"
+        return f"{first.fault}: {_end(first.title)}{copy}{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         return "Weak but right: nothing is wrong between trainer and engine."
     if as_trained < 0.5 and healthy is not None and length is not None:
@@ -126,11 +125,25 @@ def _undetermined(suspects: tuple[Suspect, ...]) -> str:
     else:
         between = f"undetermined between {len(suspects)} faults, {suspects[0].fault} ({suspects[0].title}) first"
     tell = _tells(suspects)
-    return between + (f"; what would tell: {tell}" if tell else "")
+    return between + (f"; what would tell{'' if len(suspects) == 1 else ' next'}: {tell}" if tell else "")
+
+
+WORTH = 0.1
+"""Share of what the suspects hold that evidence must tell of to be asked for first: below it is cheap, and tells next to nothing."""
 
 
 def _tells(suspects: tuple[Suspect, ...]) -> str:
-    return next((s.tell for s in suspects if s.tell), "")
+    """The cheapest evidence that tells a part of the suspects worth asking for; empty where nothing would."""
+    share: dict[str, float] = {}
+    for suspect in suspects:
+        share[suspect.tell] = share.get(suspect.tell, 0.0) + suspect.weight
+    worth = [tell for tell in share if tell and share[tell] >= WORTH * sum(share.values())]
+    return min(worth or filter(None, share), key=_cost, default="")
+
+
+def _cost(tell: str) -> int:
+    """Of evidence as :func:`cheapest` words it: each kind costs more than all that are cheaper."""
+    return sum(2**i for i, words in enumerate(HOW_TO_GET.values()) if words in tell.split("; "))
 
 
 def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[str]:

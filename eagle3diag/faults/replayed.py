@@ -94,7 +94,7 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
                 "live dump",
             ),
         ),
-        f"First make sure of the copy: {ANOTHER_COPY} If it is the same: {in_words().get(fault.id, {}).get('fix', '')}".rstrip(),
+        f"First make sure of the copy: {ANOTHER_COPY} Is it the same? {in_words().get(fault.id, {}).get('fix', '')}".rstrip(),
         "Record the server again: its rounds must then be those of the healthy replay.",
     )
 

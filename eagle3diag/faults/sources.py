@@ -39,7 +39,7 @@ class Disagreement:
     @property
     def went_on(self) -> str:
         source = next((source for value, source in self.said if value == self.used), None)
-        return f"{self.what}: {self.used}, from the {source}" if source else f"{self.what}: neither, nothing rests on it"
+        return f"{self.what} {self.used} ({source})" if source else f"neither {self.what}, for nothing rests on it"
 
 
 def disagree(case: Case) -> Finding | None:
@@ -52,7 +52,7 @@ def disagree(case: Case) -> Finding | None:
         "M10",
         Severity.WARNING if any(d.grave for d in found) else Severity.NOTE,
         f"{_and(sources)} disagree on {_and([d.what for d in found])}: are they of one server?",
-        f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with: {'; '.join(d.went_on for d in found)}.",
+        f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with {'; '.join(d.went_on for d in found)}.",
         tuple(
             Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source)
             for d in found

@@ -22,7 +22,7 @@ from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN
 from eagle3diag.diagnose.explain import NONE_OF_THESE, explain
 from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
 from eagle3diag.diagnose.result import Suspect
-from eagle3diag.diagnose.words import cheapest, verdict
+from eagle3diag.diagnose.words import HOW_TO_GET, cheapest, verdict
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, RecordReplay, Replay, build, replay
@@ -281,6 +281,18 @@ def test_the_cheapest_evidence_is_named() -> None:
     # what nothing but a replay shows, the server's own rounds tell from others
     lacking = cheapest(case, fault(changes=True)).split("; ")
     assert [word.split()[0] for word in lacking] == ["--target", "--train", "--live"]
+
+
+def test_what_is_asked_for_next_is_cheap_and_tells_something() -> None:
+    """Not what the likeliest suspect needs, where a file at hand tells of a third of them; and not a file that tells of hardly any."""
+    dump, draft, log = (HOW_TO_GET[kind] for kind in ("live", "draft", "log"))
+    suspects = tuple(
+        Suspect(f"FM-{i}", "a fault", w, None, tell) for i, (w, tell) in enumerate([(0.4, dump), (0.2, draft), (0.15, draft), (0.02, log)])
+    )
+
+    assert verdict((), suspects, None, None, 0.0).endswith(f"what would tell next: {draft}.")
+    assert verdict((), suspects[:1], None, None, 0.0).endswith(f"what would tell: {dump}.")
+    assert HOW_TO_GET["log"] in verdict((), suspects[3:], None, None, 0.0)
 
 
 @pytest.mark.parametrize(
