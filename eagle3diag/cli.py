@@ -42,14 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # whoever read our output has left (| head): not an error, and nothing more can be said on that pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except MemoryError as error:
-        return _complain(_no_memory(args.parser.prog.split()[-1], str(error)), BAD_INPUT, args.traceback)
     except OSError as error:  # no space, no rights, a broken disk: nothing that a report of ours could mend
         return _complain(f"eagle3diag: the system refuses: {_shown(error)}\n  -> check the path and the disk", BAD_INPUT, args.traceback)
     except Exception as error:
-        if isinstance(error, RuntimeError) and re.search(
-            r"out of memory|can't allocate memory|not enough memory", str(error)
-        ):  # torch's own
+        torchs_own = isinstance(error, RuntimeError) and re.search(r"out of memory|can't allocate memory|not enough memory", str(error))
+        if isinstance(error, MemoryError) or torchs_own:
             return _complain(_no_memory(args.parser.prog.split()[-1], str(error)), BAD_INPUT, args.traceback)
         words = (
             f"eagle3diag: this is a fault of eagle3diag {__version__}, not of your input: {type(error).__name__}: {_shown(error)}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,34 +41,37 @@ def walk(accepted_at: Sequence[int], first: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Tally:
-    """Acceptance over rounds: unconditional ``p``, accept length, and their 95 % intervals."""
+    """Acceptance over rounds: unconditional ``p``, accept length, and their 95 % intervals. ``groups``: of each record what was accepted, and
+    in how many rounds; of a lone one, each round by itself."""
 
     rounds: int
     p: tuple[float, ...]
     p_interval: tuple[tuple[float, float], ...]
     accept_length: float
-    interval: tuple[float, float]
+    groups: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """Of the accept length: a bootstrap over records (rounds of one text are not independent), seeded, so that the same input gives the
+        same numbers."""
+        if not self.groups:
+            return 1.0, len(self.p) + 1.0
+        draw, means = random.Random(0), []
+        for _ in range(BOOTSTRAPS):
+            chosen = draw.choices(self.groups, k=len(self.groups))
+            means.append(1 + sum(a for a, _ in chosen) / sum(n for _, n in chosen))
+        means.sort()
+        return means[int(0.025 * BOOTSTRAPS)], means[int(0.975 * BOOTSTRAPS) - 1]
 
 
 def tally(rounds_of: list[list[int]], steps: int) -> Tally:
-    """Pool the rounds of several records. The interval of ``p`` is Wilson's; that of the accept length is a bootstrap over records
-    (rounds of one text are not independent), seeded, so that the same input gives the same numbers."""
+    """Pool the rounds of several records. The interval of ``p`` is Wilson's."""
     every = [m for rounds in rounds_of for m in rounds]
     n = len(every)
     if not n:
         nan = float("nan")
-        return Tally(0, (nan,) * steps, ((0.0, 1.0),) * steps, nan, (1.0, steps + 1.0))
+        return Tally(0, (nan,) * steps, ((0.0, 1.0),) * steps, nan, ())
     hits = [sum(m >= i for m in every) for i in range(1, steps + 1)]
-    return Tally(n, tuple(h / n for h in hits), tuple(wilson(h, n) for h in hits), 1 + sum(every) / n, _bootstrap(rounds_of))
-
-
-def _bootstrap(rounds_of: list[list[int]]) -> tuple[float, float]:
     groups = [(sum(r), len(r)) for r in rounds_of if r]
-    if len(groups) < 2:
-        groups = [(m, 1) for r in rounds_of for m in r]
-    draw, means = random.Random(0), []
-    for _ in range(BOOTSTRAPS):
-        chosen = draw.choices(groups, k=len(groups))
-        means.append(1 + sum(a for a, _ in chosen) / sum(n for _, n in chosen))
-    means.sort()
-    return means[int(0.025 * BOOTSTRAPS)], means[int(0.975 * BOOTSTRAPS) - 1]
+    groups = groups if len(groups) > 1 else [(m, 1) for m in every]
+    return Tally(n, tuple(h / n for h in hits), tuple(wilson(h, n) for h in hits), 1 + sum(every) / n, tuple(groups))
