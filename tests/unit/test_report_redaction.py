@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import reports
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eagle3diag.case import Case, Given
@@ -222,6 +222,11 @@ TWINS = [
     "/etc/passwd: not a file of tensors",
     "--key q_proj",
     "key_value_heads: 8, num_key_value_heads=2, key: value",
+    'parser.add_argument("--api-key", metavar="KEY", help="x")',
+    "`--api-key`, `HF_TOKEN`, `--visualize-per-token`, `--output-format text`",
+    "secretKeyRef:\n  name: hf-secret\n  key: token\n",
+    '{"valueFrom": {"secretKeyRef": {"name": "hf-secret", "key": "hf-token"}}}',
+    "keys (api_key, admin_api_key) and --api-key, or EAGLE3DIAG_API_KEY",
 ]
 
 
@@ -241,6 +246,24 @@ def test_legal_twins_stay(text: str) -> None:
     """Versions, names, flags, hashes and numbers that look like secrets are what a report is about."""
     assert clean(text) == text
     assert removed(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("bash -c 'HF_TOKEN=abc12345 vllm serve m'", "bash -c 'HF_TOKEN=(key removed) vllm serve m'"),
+        ('["--api-key", "abc12345", "--port", "80"]', '["--api-key", (key removed), "--port", "80"]'),
+        ("ServerArgs(api_key=abc12345,port=80)", "ServerArgs(api_key=(key removed),port=80)"),
+        ('{"api_key": "abc12345", "port": 80}', '{"api_key": (key removed), "port": 80}'),
+        ("api_key: |\n  abc12345\n  def\nport: 80", "api_key: (key removed)port: 80"),
+        ("pass `--api-key abc12345`, then `--port 80`", "pass `--api-key (key removed)`, then `--port 80`"),
+        ("curl -u ada:abc12345 localhost", "curl -u (login removed) localhost"),
+        ("https://ada:a@b12345@example.com/x", "https://(login removed)@example.com/x"),
+    ],
+)
+def test_what_stands_around_a_key_stays(text: str, shown: str) -> None:
+    """The words before and behind it are what a diagnosis is about."""
+    assert clean(text) == shown
 
 
 def test_names_say_what_their_values_are() -> None:
@@ -298,6 +321,114 @@ def test_what_the_shell_fills_in_is_named_by_its_name_alone(word: str, shown: st
 
     assert [t.removeprefix("cannot tell what ").removeprefix("these hold: ").removesuffix(" holds") for t in titles] == [shown]
     assert "Zq8" not in repr(found)
+
+
+BARE = "_-.+/=~%:@!?*^"  # what stands in a word of a shell beside letters and digits
+HERE = BARE + " ,;&|(){}[]<>#$"  # and in quotes of either kind
+CARRIERS: dict[str, tuple[str, ...]] = {
+    BARE: (
+        "HF_TOKEN=KEY vllm serve m",
+        "env A=b HF_TOKEN=KEY x",
+        "export HF_TOKEN=a,KEY",
+        "HF_TOKEN=\"a\"'KEY'",
+        "HF_TOKEN='a'KEY",
+        "HF_TOKEN=a'KEY'",
+        'HF_TOKEN=a"KEY"b',
+        "--api-key={KEY}",
+        "--api-key KEY",
+        "--api-key a,KEY",
+        "vllm serve m --api-key\\\n  KEY --port 1",
+        "args:\n- --api-key\n- KEY\n",
+        "- --api-key=KEY\n- --port",
+        "args: [--api-key, KEY]",
+        "mysql -u a -pKEY db",
+        "mysql -p'KEY' db",
+        "sshpass -p KEY ssh x",
+        "docker login -u a -p KEY r",
+        "curl -u ada:KEY http://localhost",
+        "curl -sSu ada:KEY x",
+        "curl --user ada:KEY x",
+        "api_key: KEY",
+        "token:\n  a: 1\nhf_token:\n  KEY\n",
+        "$env:HF_TOKEN = KEY",
+        "set HF_TOKEN=KEY",
+        "setx HF_TOKEN KEY",
+        "setenv HF_TOKEN KEY",
+        "read -r HF_TOKEN <<< KEY",
+        "huggingface-cli login --token KEY",
+        "ENV HF_TOKEN=KEY",
+        "HF_TOKEN=${X:-KEY}",
+        "HF_TOKEN=$(echo KEY)",
+        "HF_TOKEN=`echo KEY`",
+        "<password>KEY</password>",
+        "- name: HF_TOKEN\n  value: KEY\n",
+        "- value: KEY\n  name: HF_TOKEN\n",
+        "{name: HF_TOKEN, value: KEY}",
+        "ServerArgs(api_key=KEY, port=1)",
+        "machine x\nlogin a\npassword KEY",
+        "cat > .env <<EOF\nHF_TOKEN=KEY\nEOF",
+        "curl -H 'X-Api-Key: KEY' x",
+        "PGPASSWORD=KEY psql",
+        "GET /v1?api_key=KEY",
+    ),
+    "_-.+=~%:!*@": (
+        "https://ada:KEY@example.com/x",
+        "redis://:KEY@localhost:6379/0",
+        "pip install --index-url https://KEY@example.com/simple x",
+    ),
+    HERE: (
+        "HF_TOKEN='KEY' x",
+        'HF_TOKEN="KEY" x',
+        "HF_TOKEN=$'KEY'",
+        "HF_TOKEN=\"a\"'KEY' x",
+        "--api-key 'KEY' --port 1",
+        '--api-key="KEY"',
+        '"api_key": "KEY"',
+        "{'api_key': 'KEY', 'port': 1}",
+        '{\\"api_key\\": \\"KEY\\"}',
+        '["--api-key", "KEY"]',
+        "['vllm', '--api-key', 'KEY']",
+        "api_key: 'KEY' # ours",
+        'password: "KEY"',
+        "hf_token: |\n  KEY\nother: 1",
+        "hf_token: >-\n  KEY\n  KEY\nother: 1",
+        "curl -u 'ada:KEY' x",
+        'curl --user "ada:KEY" x',
+        "mysql -p'KEY' db",
+        "os.environ['HF_TOKEN'] = 'KEY'",
+        "os.environ.setdefault('HF_TOKEN', 'KEY')",
+        'monkeypatch.setenv("HF_TOKEN", "KEY")',
+        "login(token='KEY')",
+        "$env:HF_TOKEN = 'KEY'",
+        "docker login --password-stdin r <<EOF\nKEY\nEOF\nx",
+        "read HF_TOKEN <<'E'\nKEY\nE\n",
+        "echo 'KEY' | docker login --password-stdin",
+        "- name: HF_TOKEN\n  value: 'KEY'",
+        '{"value": "KEY", "name": "HF_TOKEN"}',
+        "note: api_key='KEY",
+    ),
+    HERE.translate(dict.fromkeys(map(ord, ", "))): (
+        'Environment="HF_TOKEN=KEY"',
+        '["HF_TOKEN=KEY", "A=b"]',
+        "docker run -e 'HF_TOKEN=KEY' x",
+        "['--api-key=KEY', '--port']",
+    ),
+    HERE + "\n\t": ("HF_TOKEN='KEY' x", 'export HF_TOKEN="KEY"', '"private_key": "KEY"'),
+    "+_=~-": ("--api-key first1234 KEY --port 1", "--api-key 'first1234' 'KEY'"),
+}
+
+
+@pytest.mark.parametrize(("signs", "carrier"), [(signs, carrier) for signs, many in CARRIERS.items() for carrier in many])
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_no_part_of_a_random_key_survives_its_carrier(signs: str, carrier: str, data: st.DataObject) -> None:
+    """However it is spelled and wherever it stands: no five characters of it are left, and cleaning again changes nothing."""
+    inner = data.draw(st.text(st.sampled_from("abcXYZ0189" * 3 + signs), min_size=8, max_size=24))
+    key = f"q7{inner}Zw4"
+    shown = clean(carrier.replace("KEY", key))
+
+    assert not [key[i : i + 5] for i in range(len(key) - 4) if key[i : i + 5] in shown], shown
+    assert clean(shown) == shown
 
 
 def test_numbers_and_kinds_are_kept() -> None:

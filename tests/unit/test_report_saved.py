@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import sys
 from dataclasses import is_dataclass, replace
 from importlib import import_module
@@ -14,7 +15,7 @@ import pytest
 import reports
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_report_redaction import SECRETS
+from test_report_redaction import CARRIERS, SECRETS
 
 import eagle3diag
 from eagle3diag import bounds, cli
@@ -287,6 +288,34 @@ def test_no_planted_secret_is_in_what_travels(tmp_path: Path) -> None:
     assert len(parts) > 60
     for name, text in files.items():
         assert not [part for part in parts if part in text or json.dumps(part)[1:-1] in text], name
+
+
+def test_no_key_in_any_carrier_is_in_any_rendering(tmp_path: Path) -> None:
+    """One random key in every spelling, as evidence, advice, trail and name: not in the terminal's text, a notebook's view, HTML or JSON, nor
+    where all text was asked for."""
+    key = f"q7{secrets.token_hex(8)}Zw"
+    texts = [carrier.replace("KEY", key) for carriers in CARRIERS.values() for carrier in carriers]
+    shown = tuple(Evidence(f"line {i}", text, expected=text, source=text) for i, text in enumerate(texts))
+    finding = replace(reports.FINDINGS[0], because="\n".join(texts), fix=texts[0], evidence=shown)
+    result = reports.diagnosis(texts[0])
+    result = replace(
+        result,
+        ranked=tuple(replace(r, finding=finding) for r in result.ranked),
+        trail=tuple(texts),
+        missing=tuple(texts),
+        counterfactuals=tuple(replace(c, name=texts[i]) for i, c in enumerate(result.counterfactuals)),
+        comparison=replace(reports.comparison(), unaligned=tuple(texts)),
+        audit=replace(reports.checked(), assumed=tuple(texts)),
+    )
+    renderings = {
+        "terminal": str(result),
+        "notebook": json.dumps(result._repr_mimebundle_()),
+        "html": readable(result.to_html(tmp_path / "r.html").read_text()),
+        "json": result.to_json(),
+        "html with text": readable(result.to_html(tmp_path / "t.html", include_text=True).read_text()),
+        "json with text": result.to_json(include_text=True),
+    }
+    assert not [name for name, text in renderings.items() for i in range(len(key) - 4) if key[i : i + 5] in text]
 
 
 def test_what_was_removed_is_listed(tmp_path: Path) -> None:
