@@ -11,7 +11,7 @@ from eagle3diag.case import Case, Given
 from eagle3diag.compare import compare
 from eagle3diag.dumps import HiddenStates
 from eagle3diag.errors import BadArgument, MissingDependency
-from eagle3diag.faults import catalogue
+from eagle3diag.faults import catalogue, named
 from eagle3diag.replay import Change, Replay, run
 from eagle3diag.report import svg
 from eagle3diag.report.form import Bars, Lines
@@ -60,7 +60,7 @@ class Bench:
         self.case = Case(Given(draft=draft, train=train, target=target, reference=reference))
         if self.case.net is None or self.case.train is None:
             raise BadArgument("nothing to replay", where="Bench", hint="give a draft with its map, a training dump, and the target")
-        self.faults: dict[str, Change] = {f"{c.fault} · {c.name}": c for fault in catalogue() for c in fault.changes(self.case)}
+        self.faults: dict[str, Change] = {f"{named(c.fault)} · {c.name}": c for fault in catalogue() for c in fault.changes(self.case)}
         self._healthy: dict[int, Replay] = {}
 
     def outcome(self, labels: Sequence[str], steps: int = 4) -> Outcome:

@@ -119,8 +119,8 @@ def _arguments(case: Case) -> Iterator[Disagreement]:
     chain = 1 in (typed.topk, logged.topk)  # SGLang then sets the slots to steps + 1 itself
     numbers = [("drafts a round", typed.steps, logged.steps, case.steps), ("top-k", typed.topk, logged.topk, typed.topk)]
     numbers += [] if chain else [("slots", typed.num_draft_tokens, logged.num_draft_tokens, case.num_draft_tokens)]
-    for what, one, other, used in numbers:
-        yield from _differ(what, _both(_text(one), _text(other)), _text(used), _COMMAND)
+    for what, asked, shown, used in numbers:
+        yield from _differ(what, _both(_text(asked), _text(shown)), _text(used), _COMMAND)
     # a router's port is not that of the workers behind it
     yield from _differ("port", _both(_text(typed.number("port")), _text(logged.number("port"))), None, _COMMAND, grave=False)
 

@@ -80,9 +80,13 @@ def test_prose_in_a_table_wraps_and_names_do_not() -> None:
 
 
 def test_suspects_say_what_would_tell_in_a_terminal() -> None:
-    """The column that the reader acts on is there in 80 columns."""
+    """What the reader acts on is there in 80 columns: once for all faults that it tells apart, and what tells next in the verdict."""
     shown = str(eagle3diag.diagnose(acceptance=1.0))
-    assert "what would tell" in shown and "--draft FOLDER" in shown.split("Undetermined between")[1]
+    verdict, table = shown.split("Undetermined between")
+    assert "what would tell next: --launch" in " ".join(verdict.split())
+    table = " ".join(table.split("What would settle the rest")[0].split())
+    assert table.count("What would tell: --draft FOLDER (") == table.count("What would tell: --launch") == 1 and "together)" in table
+    assert all(f" {fault} " in table for fault in ("FM-01", "FM-05", "FM-38", "H3 scale"))
 
 
 @pytest.mark.parametrize("make", [reports.comparison, reports.acceptance, reports.diagnosis])

@@ -15,8 +15,9 @@ import reports
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eagle3diag.findings import Result, Severity
-from eagle3diag.report import notebook, plots, svg, text
+from eagle3diag.diagnose import Suspect
+from eagle3diag.findings import Evidence, Result, Severity
+from eagle3diag.report import html, notebook, plots, svg, text
 from eagle3diag.report.form import Bar, Bars, Heat, Lines, Series, Table
 from eagle3diag.report.markup import asset
 from eagle3diag.report.numbers import thin
@@ -219,6 +220,60 @@ def test_strip_is_the_waterfall() -> None:
     assert strip.rows[2].note == "one state, fc skipped"
     assert strip.share(1.0) == 0 and strip.share(5.0) == 1 and strip.share(math.nan) == 0
     assert "as it was trained" in str(result) and "█" in str(result)
+
+
+def three(result: Result) -> dict[str, str]:
+    """The words of each rendering, without markup and line ends."""
+    told = {"terminal": text.render(result), "page": html.page(result), "notebook": notebook.fragment(result)}
+    return {
+        name: " ".join(re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]*>", " ", shown, flags=re.DOTALL).split())
+        for name, shown in told.items()
+    }
+
+
+def test_suspects_stand_under_what_would_tell_them_apart() -> None:
+    """Once each, what tells most first, with what it tells of together; alike in every rendering."""
+    played = reports.diagnosis().counterfactuals[1]
+    suspects = (
+        Suspect("FM-38", "a rotated basis", 0.2, None, "--live live/"),
+        Suspect("FM-05", "names dropped", 0.15, played, "--draft FOLDER"),
+        Suspect("H3", "another scale", 0.12, None, "--draft FOLDER"),
+        Suspect("FM-62", "decay with uptime", 0.01, None, ""),
+    )
+    result = replace(reports.diagnosis(), suspects=suspects, comparison=None, weights=None, audit=None)
+    for name, shown in three(result).items():
+        part = shown[shown.index("each would explain the number.") :].split("What would settle the rest")[0]
+        assert [
+            part.count(words) for words in ("tell: --draft FOLDER (27 % together)", "tell: --live live/", "nothing that can be recorded")
+        ] == [1, 1, 1], name
+        places = [part.index(words) for words in ("--draft FOLDER", "FM-05", "H3 scale", "--live live/", "FM-38", "nothing", "FM-62")]
+        assert places == sorted(places), name
+        assert "1.08" in part, name
+
+
+def test_codes_of_tests_have_their_words() -> None:
+    """In the findings, the strip, the tables and the figures of every rendering; a series names each of its parts."""
+    base = reports.diagnosis()
+    counterfactuals = (replace(base.counterfactuals[0], fault="H3"), *base.counterfactuals[1:])
+    series = (replace(base.counterfactuals[1], fault="FM-05+H3"),)
+    ranked = (*base.ranked, replace(base.ranked[0], finding=replace(base.ranked[0].finding, fault="K3")))
+    stages = (*base.waterfall[:2], replace(base.waterfall[2], name="H3"), base.waterfall[3])
+    result = replace(
+        base, counterfactuals=counterfactuals, series=series, ranked=ranked, waterfall=stages, comparison=None, weights=None, audit=None
+    )
+    for name, shown in three(result).items():
+        words = {"K3": "dead entries", "H8": "normed or not", "H3": "scale"}
+        for code, said in words.items():
+            assert f"{code} {said}" in shown and not re.search(rf"\b{code}\b(?! {said})", shown), (name, code)
+        assert name == "terminal" or "FM-05+H3 scale" in shown
+
+
+def test_much_evidence_is_cut_in_a_terminal_with_a_word_about_it() -> None:
+    """A finding on twenty tensors has eighty numbers; the page has them all."""
+    many = tuple(Evidence(f"tensor {i}", i) for i in range(20))
+    result = reports.given(reports.comparison(), replace(reports.FINDINGS[0], evidence=many))
+    assert "tensor 11: 11" in text.render(result) and "tensor 12" not in text.render(result) and "8 more numbers" in text.render(result)
+    assert "tensor 19" in html.page(result)
 
 
 def test_strip_needs_two_numbers() -> None:
