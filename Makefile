@@ -66,8 +66,8 @@ engines: .venv-sglang/ready .venv-vllm/ready $(LOADERS) ## Install vLLM and six 
 
 test-engines: test-loaders test-sglang test-vllm ## Run all contract tests against real engines on CPU
 
-test-loaders: $(TARGET)/model.safetensors engines ## ... only what several SGLang versions and vLLM load
-	$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines/test_loaders.py
+test-loaders: $(TARGET)/model.safetensors engines ## ... only what several SGLang versions and vLLM load, and what SGLang's classes give the recorder
+	$(ENGINES) $(BIN)/python -m pytest -m engines $(addprefix tests/engines/test_,loaders.py capture_versions.py)
 
 test-sglang: $(TARGET)/model.safetensors .venv-sglang/ready ## ... only the SGLang engine: capture, replay
 	$(ENGINES) PYTHONPATH=$(CURDIR)/tools/sglang_cpu/shims:$(CURDIR) $(CURDIR)/.venv-sglang/bin/python -m pytest -m engines $(addprefix tests/engines/test_,sglang_cpu.py capture_sglang.py replay_sglang.py)
