@@ -246,7 +246,7 @@ def _files(case: Case) -> Iterator[str]:
     if case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     elif case.target is None:
-        without = f"{case.unplayable}, so nothing can be replayed; and" if case.unplayable else "no target:"
+        without = f"{case.unplayable}, so nothing could be replayed; and" if case.unplayable else "no target:"
         yield (
             f"{without} which rows of head and embedding are the target's (FM-07, FM-09, FM-13), and whether rotation, dtype and vocabulary are, "
             "was not checked; pass --target FOLDER"
