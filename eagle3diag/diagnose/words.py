@@ -238,11 +238,15 @@ def _files(case: Case) -> Iterator[str]:
         name, version = case.audit.engine, case.audit.engine_version
         yield f"no version of {name}: {version}, the newest known, was taken; older ones drop other names; pass --engine {name}==VERSION"
     if case.observed is not None and case.launch is None:
-        yield f"no launch command, and none in the log: the algorithm that is named (FM-01) and the settings are not known; pass {HOW_TO_GET['launch']}"
+        log = "--log server.log, which shows the arguments too, or " if case.log is None else ""
+        yield (
+            "no launch command, and none in a log: the algorithm that is named (FM-01) and the settings are not known; "
+            f"pass {log}{HOW_TO_GET['launch']}"
+        )
     if case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     elif case.target is None:
-        without = f"{case.unplayable}, so nothing can be replayed; and" if case.unplayable else "no target:"
+        without = f"{case.unplayable}, so nothing could be replayed; and" if case.unplayable else "no target:"
         yield (
             f"{without} which rows of head and embedding are the target's (FM-07, FM-09, FM-13), and whether rotation, dtype and vocabulary are, "
             "was not checked; pass --target FOLDER"

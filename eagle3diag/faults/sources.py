@@ -51,7 +51,7 @@ def disagree(case: Case) -> Finding | None:
     return Finding(
         "M10",
         Severity.WARNING if any(d.grave for d in found) else Severity.NOTE,
-        f"{_and(sources)} disagree on {_and([d.what for d in found])}: are they of one server?",
+        f"{_and(sources)} disagree on {_and(list(dict.fromkeys(d.what for d in found)))}: are they of one server?",
         f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with {'; '.join(d.went_on for d in found)}.",
         tuple(
             Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source)
