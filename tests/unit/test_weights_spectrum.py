@@ -190,7 +190,7 @@ class TestInvariance:
             assert getattr(a, field) == pytest.approx(getattr(b, field), rel=1e-6, abs=1e-9)
         assert a.bulk_std * scale == pytest.approx(b.bulk_std, rel=1e-6)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(SHAPES, st.integers(0, 10_000))
     def test_of_the_transpose(self, shape: tuple[int, int], seed: int) -> None:
         """A matrix and its transpose have one spectrum, and swap their row and column structure."""
@@ -200,7 +200,7 @@ class TestInvariance:
         assert a is not None and b is not None
         assert (a.z_row, a.z_column, a.top_row) == pytest.approx((b.z_column, b.z_row, b.top_column), rel=1e-6)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(SHAPES, st.integers(0, 10_000), st.floats(1e-4, 1e4))
     def test_of_the_scale(self, shape: tuple[int, int], seed: int, scale: float) -> None:
         """Multiplying by a number multiplies the values and changes no ratio, count or z."""
@@ -209,7 +209,7 @@ class TestInvariance:
         a, b = measure("w", w, spectra="none").structure, measure("w", w * scale, spectra="none").structure
         assert a is not None and b is not None and (a.z_row, a.z_column) == pytest.approx((b.z_row, b.z_column), rel=1e-6)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(SHAPES, st.integers(0, 10_000))
     def test_of_the_order_of_the_rows(self, shape: tuple[int, int], seed: int) -> None:
         """Shuffled rows leave the spectrum, the structure and the law as they are."""
@@ -221,7 +221,7 @@ class TestInvariance:
         assert (a.structure.z_row, a.structure.z_column) == pytest.approx((b.structure.z_row, b.structure.z_column), rel=1e-6)
         assert (a.std, a.kurtosis, a.abs_mean) == pytest.approx((b.std, b.kurtosis, b.abs_mean), rel=1e-9)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(st.integers(30, 60), st.integers(0, 1000))
     def test_planted_spectra_come_back(self, m: int, seed: int) -> None:
         """Any descending values between random orthogonal sides are recovered."""
