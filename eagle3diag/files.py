@@ -116,7 +116,9 @@ def read_up_to(file: BinaryIO | gzip.GzipFile, limit: int) -> bytes | None:
 
 def read_text(path: Path, limit: int = MAX_JSON_BYTES, *, errors: str = "strict") -> str:
     """The whole file as UTF-8, or as UTF-16 where a byte order mark says so; ``errors`` as of ``bytes.decode``."""
-    return _decoded(read_bytes(path, limit), path, errors)
+    data = read_bytes(path, limit)
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # as PowerShell writes; engines read no config in it
+    return _decoded(data, path, errors, "UTF-16" if marked else "UTF-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -153,14 +155,12 @@ def parse_json(data: bytes, where: object) -> Any:
         raise UnreadableFile("nests its JSON too deep to be read", where=where, hint="write the file again") from None
 
 
-def _decoded(data: bytes, where: object, errors: str = "strict") -> str:
-    encoding = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "UTF-8"  # PowerShell writes both
+def _decoded(data: bytes, where: object, errors: str = "strict", encoding: str = "UTF-8") -> str:
     try:
         return data.decode("utf-8-sig" if encoding == "UTF-8" else encoding, errors)
     except UnicodeDecodeError as error:
-        raise UnreadableFile(
-            f"is not {encoding} text (byte {error.start})", where=where, hint="copy the file again, in binary mode"
-        ) from error
+        message = f"is not {encoding} text (byte {error.start})"
+        raise UnreadableFile(message, where=where, hint="copy the file again, in binary mode") from error
 
 
 def check_not_pointer(head: bytes, path: Path) -> None:

@@ -308,7 +308,7 @@ def test_python_m_is_the_command() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff\xfe", "not UTF-8"),
+        (b"\xff\xff", "not UTF-8"),
         (b'{"text": "a"}\n{"text"', ":2: not JSON"),
         (b"[1, 2]\n", "neither"),
         (b'{"answer": "a"}\n', "neither"),
