@@ -5,6 +5,9 @@
 All begin with the files out of the page cache (``posix_fadvise``) and have the same number of threads; rounds take turns, and the medians of the
 ratios within a round are printed, of wall and of processor time. The plain reading is done in two ways: tensor by tensor, which converts each
 as a whole to float32 (that costs more than the reading), and in blocks that fit into the cache, files side by side: as fast as it can be.
+
+Folders are larger than memory where the process has little of it: ``systemd-run --scope -p MemoryMax=2G python benchmarks/dumps_rate.py
+--gigabytes 4``, or the same with a cgroup made by hand.
 """
 
 from __future__ import annotations
