@@ -47,6 +47,8 @@ GROUPS = (
           "happened before the recorder, else behind it."),
     Group(("FM-41", "FM-42"), "dumps", "The right states with an error that grows with depth: eight bits, or another kernel. Only the size of "
           "the error differs.", one=True),
+    Group(("FM-31", "FM-41"), "dumps, where the draft reads no early state", "A drift that is strong by the first state that is read looks like a "
+          "state that is no boundary: near one, and not it. A dump of every boundary of the server would tell."),
     Group(("FM-52", "FM-59", "FM-48"), "a number alone", "Attention or states of another request: where hardly a draft is right any more, the "
           "counts by position are the same."),
     Group(("FM-49", "FM-53", "FM-56", "FM-50"), "a number alone", "Each costs less on short texts than two sets of prompts differ by. The "
