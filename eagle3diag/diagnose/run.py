@@ -14,7 +14,7 @@ from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults import catalogue, detect
-from eagle3diag.faults.replayed import HARMLESS, judge_beaten, judge_rounds, judge_weak
+from eagle3diag.faults.replayed import HARMLESS, WEAK, judge_beaten, judge_rounds, judge_weak
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
@@ -76,7 +76,7 @@ def diagnose(
     restored = restore(case, explanation, say)
     made = tuple(_by_rounds(found, explanation, healthy))
     found, by_rounds = tuple(sorted((*found, *made), key=lambda f: -f.severity)), frozenset(f.fault for f in made)
-    ranked = _ranked(found, explanation, restored)
+    ranked = _ranked(found, explanation, restored, healthy)
     ranked = (*ranked, *_weak(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
     as_trained = explanation.as_trained if restored is None else 0.0
@@ -112,20 +112,21 @@ def _replay_live(case: Case, say: Callable[[str], None]) -> Replay | None:
     return replay if replay is not None and replay.rounds else None
 
 
-def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None) -> tuple[Ranked, ...]:
+def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None, healthy: Replay | None) -> tuple[Ranked, ...]:
     """Findings by their share of the explanation. Of several findings of one fault the most severe carries its share."""
+    weak = healthy is not None and healthy.accept_length < WEAK  # what is in the file is in its own replay too, which it then costs nothing
     rows, told = [], set()
     if restored is not None:
         rows, told = [restored], {restored.finding.fault}
     for finding in found:
         fault, first = finding.fault, finding.fault not in told
         told.add(fault)
-        cost = explanation.cost.get(fault)
+        cost, nearest = explanation.cost.get(fault), explanation.nearest.get(fault)
         if cost is not None and cost < HARMLESS:
-            finding = _harmless(finding, cost)
+            finding, cost, nearest = (finding, None, None) if weak else (_harmless(finding, cost), cost, nearest)
         weight = explanation.weight.get(fault, 0.0) if first else 0.0
         weight = 0.0 if restored is not None and fault in in_the_file(explanation) else weight
-        rows.append(Ranked(finding, weight, explanation.nearest.get(fault), cost, explanation.certainty.get(fault, 0.0)))
+        rows.append(Ranked(finding, weight, nearest, cost, explanation.certainty.get(fault, 0.0)))
     # of equals, a fault before the test that sees the same thing (K2, C2)
     return tuple(sorted(rows, key=lambda r: (-round(r.weight, 9), -r.finding.severity, not r.finding.fault.startswith("FM-"))))
 

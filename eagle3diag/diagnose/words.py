@@ -11,6 +11,7 @@ from eagle3diag.engines import split_engine
 from eagle3diag.faults import named
 from eagle3diag.faults.base import Fault, no_changes
 from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, share_of_rounds
+from eagle3diag.faults.serving import NEXT_TO_NOTHING
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -77,7 +78,10 @@ def verdict(
         copy = " Only its rounds show it, so make sure that the draft given is the one that is served." if first.fault in by_rounds else ""
         return f"{first.fault}: {_end(first.title)}{copy}{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
-        return "Weak but right: nothing is wrong between trainer and engine."
+        assert healthy is not None  # it is judged by its replay
+        if healthy.accept_length <= NEXT_TO_NOTHING + HARMLESS:
+            return f"Not accepted by itself: without any engine the replay of this file gives {healthy.accept_length:.2f}. Its training or its export."
+        return "Weak but right: the server gives what the file gives. If that should be more, look at its training and its export."
     if as_trained < 0.5 and healthy is not None and length is not None:
         apart = f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
         if as_trained >= REFUTED and suspects:
@@ -243,7 +247,14 @@ def _files(case: Case) -> Iterator[str]:
             "no launch command, and none in a log: the algorithm that is named (FM-01) and the settings are not known; "
             f"pass {log}{HOW_TO_GET['launch']}"
         )
-    if case.draft is None:
+    if (
+        case.draft is None
+        and case.launch is not None
+        and case.launch.engine == "sglang"
+        and (case.launch.algorithm or "").upper() == "EAGLE"
+    ):
+        yield "no draft: EAGLE is right for an EAGLE-1 or EAGLE-2 draft, and leaves an EAGLE-3 one without its states (FM-01); pass --draft FOLDER"
+    elif case.draft is None:
         yield "no draft: names, shapes, map and weights were not checked; pass --draft FOLDER"
     elif case.target is None:
         without = f"{case.unplayable}, so nothing could be replayed; and" if case.unplayable else "no target:"

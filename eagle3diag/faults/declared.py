@@ -1,8 +1,11 @@
-"""What two dumps say of themselves, held against what was measured: other boundaries than trained (FM-28, FM-29), the same dump twice (D2)."""
+"""What dumps say of themselves, held against what was measured and what will be captured: other boundaries than trained (FM-28, FM-29), the same
+dump twice (D2)."""
 
 from __future__ import annotations
 
+from eagle3diag.case import Case
 from eagle3diag.compare import Comparison
+from eagle3diag.faults import engine
 from eagle3diag.findings import Evidence, Finding, Severity
 
 
@@ -28,6 +31,29 @@ def otherwise(c: Comparison, unlike: tuple[Evidence, ...]) -> Finding | None:
         "Write the ids in the engine's convention. SGLang reads eagle_config.eagle_aux_hidden_state_layer_ids as output ids, boundary - 1: "
         f"[{', '.join(str(b - 1) for b in trained)}]; vLLM reads boundaries: [{wanted}].",
         "Capture again: compare() must find the trained states. eagle3diag diagnose says what this fault costs: it can be little.",
+    )
+
+
+def configured(case: Case) -> Finding | None:
+    """The config has the engine capture other boundaries than the training dump holds. A live dump says what is captured, and is believed before."""
+    trained = case.train.boundaries if case.train is not None and case.given.train is not None else ()
+    if not trained or case.audit is None or case.live is not None or engine.other_layers(case.audit) is not None:
+        return None
+    captured = case.audit.captures[0].boundaries if case.audit.captures else None
+    if captured is None or captured == tuple(sorted(trained)) or len(captured) != len(trained):
+        return None
+    by_one = {b - a for a, b in zip(sorted(trained), captured, strict=True)} in ({1}, {-1})
+    seen, wanted = (", ".join(map(str, boundaries)) for boundaries in (captured, trained))
+    name = f"{case.audit.engine} {case.audit.engine_version}"
+    return Finding(
+        "FM-29" if by_one else "FM-28",
+        Severity.WARNING if by_one else Severity.ERROR,
+        f"{name} will capture boundaries {seen}, the training dump holds {wanted}",
+        "What the config names and what the dump given as training says of itself are not the same states: the config is of another run, or its ids "
+        "are in another convention, or the dump is of another draft.",
+        (Evidence("boundaries captured", seen, wanted, case.audit.captures[0].read_from),),
+        "If the dump is of this draft: " + engine.layer_fix(case.audit, case.audit.captures[0], trained),
+        "A live dump shows which boundaries are captured; `eagle3diag weights DRAFT --dump train/` which ones fc expects.",
     )
 
 

@@ -175,7 +175,7 @@ def other_layers(audit: Audit) -> Finding | None:
         f"{audit.engine} {audit.engine_version} {title}",
         _why(audit, capture),
         (*_layers(capture, trained), *_other_runners(audit)),
-        _layer_fix(audit, capture, trained),
+        layer_fix(audit, capture, trained),
         _AGAIN,
     )
 
@@ -187,7 +187,7 @@ def _unread_without_target(audit: Audit, capture: Capture) -> Finding:
         f"{audit.engine} {audit.engine_version} does not read the layer ids of this config and takes its default",
         _why(audit, capture) + " Whether the default is what the draft was trained on depends on the target's number of blocks.",
         (*_layers(capture, audit.aux_boundaries or ()), *_other_runners(audit)),
-        "Give the target (--target TARGET) to compare; " + _layer_fix(audit, capture, audit.aux_boundaries or ()),
+        "Give the target (--target TARGET) to compare; " + layer_fix(audit, capture, audit.aux_boundaries or ()),
         _AGAIN,
     )
 
@@ -222,7 +222,8 @@ def _other_runners(audit: Audit) -> tuple[Evidence, ...]:
     )
 
 
-def _layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
+def layer_fix(audit: Audit, capture: Capture, trained: tuple[int, ...]) -> str:
+    """How this version is told to capture these boundaries."""
     if audit.engine == "vllm":
         if Version.parse(audit.engine_version) < Version.parse("0.11.1"):
             ids = f"eagle_aux_hidden_state_layer_ids: {sorted(trained)}"

@@ -101,8 +101,8 @@ def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Repla
 
 def judge_restored(fault: Fault, how: str, length: float, low: float, healthy: Replay) -> Finding | None:
     """``fault``, where undoing it (``how``) brings a draft that is weak as file and config say to ``length``, at least ``low``."""
-    if low < healthy.accept_length_interval[1] + HARMLESS or length < healthy.accept_length + GAIN:
-        return None
+    if low < healthy.accept_length_interval[1] + HARMLESS or length < max(healthy.accept_length + GAIN, WEAK):
+        return None  # what leaves it weak may only take some of the edge off another fault
     return Finding(
         fault.id,
         Severity.ERROR,
@@ -113,7 +113,9 @@ def judge_restored(fault: Fault, how: str, length: float, low: float, healthy: R
             Evidence("accept length, replayed as the file says", healthy.accept_length, f"{length:.2f}", "replay"),
             Evidence(f"accept length, {how}", length, None, "replay"),
         ),
-        "Write into the config what the trainer did, or export again in the order that engines read.",
+        in_words()
+        .get(fault.id, {})
+        .get("fix", "Write into the config what the trainer did, or export again in the order that engines read."),
         "eagle3diag.replay of the repaired copy.",
     )
 
@@ -141,8 +143,9 @@ def judge_beaten(healthy: Replay, observed: Acceptance) -> Iterator[Finding]:
 
 
 def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
-    """FM-77/FM-25: the server gives what the replay gives, and it is little; ``length``: the accept length observed."""
-    if not healthy.accept_length < WEAK or (length is not None and length < healthy.accept_length - HARMLESS):
+    """FM-25: the server gives what the replay gives, and it is little; ``length``: the accept length observed."""
+    nothing = healthy.accept_length <= NEXT_TO_NOTHING + HARMLESS  # what is served of so little tells nothing more
+    if not healthy.accept_length < WEAK or (length is not None and length < healthy.accept_length - HARMLESS and not nothing):
         return
     evidence = [Evidence("accept length, replayed", healthy.accept_length, f"at least {WEAK}", "replay")]
     if length is not None:
@@ -150,10 +153,12 @@ def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
     finding = Finding(
         "FM-25",
         Severity.NOTE,
-        "weak but right: the draft is served as it was trained, it just predicts little",
-        "Nothing between trainer and engine is wrong. More answers, more epochs or a larger draft vocabulary raise what the replay gives.",
+        "the draft is served as it is in the file, and the file predicts little",
+        "No engine and no flag is to blame. Either it was trained too little, or it was spoilt on the way into the file in a way that the file alone "
+        "does not show: two matrices swapped, rows in another order.",
         tuple(evidence),
-        "Train on more of the target's own answers, and choose the epoch by replay, not by loss.",
+        "Compare it with what the trainer kept: `eagle3diag weights DRAFT --against TRAINED`. If they are the same, train on more of the target's own "
+        "answers, and choose the epoch by replay, not by loss.",
         "eagle3diag.replay on held-out dumps, per epoch.",
     )
     yield finding

@@ -183,6 +183,7 @@ _ROWS = (*origins.JUDGES, *rows.JUDGES)
 FAULTS = (
     Fault("FM-28", _judged("FM-28", wrong_layers), fed.other_layers, IN_DUMPS, (1.0, 2.5)),
     Fault("FM-29", _judged("FM-29", wrong_layers), fed.shifted, IN_DUMPS, (1.0, 3.0)),
+    Fault("FM-28", declared.configured),
     Fault("FM-33", _judged("FM-33", wrong_order), fed.reordered, IN_DUMPS, (1.0, 1.6)),
     _seen_in_rows("H6", (1.0, 2.5), _ROWS, own_title="states of other tokens"),
     _seen_in_rows("FM-34", (1.0, 1.3), _ROWS),

@@ -12,13 +12,13 @@ MISSING = "-"
 def num(value: float | int | None, digits: int = 3) -> str:
     """``digits`` significant digits; whole numbers in full, with thin grouping; None as a dash.
 
-    >>> num(1234567), num(0.00403712), num(1.0), num(float("nan")), num(None), num(-2.5e-9)
-    ('1,234,567', '0.00404', '1', 'nan', '-', '-2.5e-09')
+    >>> num(1234567), num(0.00403712), num(1.0), num(10000.0), num(float("nan")), num(None), num(-2.5e-9)
+    ('1,234,567', '0.00404', '1', '10,000', 'nan', '-', '-2.5e-09')
     """
     if value is None:
         return MISSING
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e9):
+        return f"{int(value):,}"
     return f"{value:.{digits}g}"
 
 

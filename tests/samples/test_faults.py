@@ -256,10 +256,11 @@ def test_near_initialisation_does_not_alarm(draft: Draft) -> None:
     assert diagnose(draft=draft).ok
 
 
-def test_a_weak_but_right_draft_is_called_that(draft: Draft, target: Target, few: HiddenStates) -> None:
+@pytest.mark.parametrize(("loud", "verdict"), [(0.9, "Not accepted by itself: without any engine"), (0.5, "Weak but right: ")])
+def test_a_weak_but_right_draft_is_called_that(loud: float, verdict: str, draft: Draft, target: Target, few: HiddenStates) -> None:
     """Served as replayed, and little: no fault is blamed. The draft is weakened as few epochs would leave it: by noise on its head."""
     head = draft.weight("lm_head.weight").float()
-    noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * head.std() * 0.9
+    noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * head.std() * loud
     weak = draft.replace(tensors={"lm_head.weight": (head + noise).to(torch.bfloat16)})
     expected = replay(weak, few, target=target).accept_length
     assert 1.0 < expected < 1.5
@@ -268,7 +269,54 @@ def test_a_weak_but_right_draft_is_called_that(draft: Draft, target: Target, few
 
     assert serious(result) == []
     assert result.findings[-1].fault == "FM-25"
-    assert result.verdict.startswith("Weak but right")
+    assert result.verdict.startswith(verdict)
+
+
+@pytest.mark.parametrize(("ids", "fault"), [([2, 15, 27], "FM-29"), ([5, 10, 20], "FM-28"), ([1, 14, 26], None)])
+def test_a_config_of_other_boundaries_than_the_training_dump(
+    ids: list[int], fault: str | None, draft: Draft, target: Target, few: HiddenStates
+) -> None:
+    """Two files are enough: what will be captured against what the dump says of itself."""
+    configured = draft.replace(config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids, "use_aux_hidden_state": True}})
+
+    result = diagnose(draft=configured, target=target, train=few, engine="sglang==0.5.23", acceptance=1.3)
+
+    assert serious(result) == ([fault] if fault else [])
+    if fault:
+        assert result.verdict.startswith(fault) and "the training dump holds 2, 15, 27" in result.verdict
+        assert "[1, 14, 26]" in result.findings[0].fix
+
+
+def test_what_only_takes_the_edge_off_is_no_cause(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """A matrix that is spoilt in a way of no list: some change makes it a little better, which is no reason to believe in it."""
+    name = next(n for n in draft.tensors if n.endswith("o_proj.weight"))
+    spoilt = draft.replace(tensors={name: draft.tensors[name].T.contiguous()})
+
+    result = diagnose(draft=spoilt, target=target, train=few, engine="sglang==0.5.23", acceptance=1.05)
+
+    assert serious(result) == []
+    assert result.verdict.startswith("Not accepted by itself") and "--against" in result.findings[-1].fix
+
+
+def test_a_fault_in_the_file_is_not_harmless_because_the_replay_has_it_too(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """The head's rows one further: the replay of the file collapses, so that undoing nothing costs nothing."""
+    rolled = draft.replace(tensors={"lm_head.weight": draft.tensors["lm_head.weight"].roll(1, 0)})
+
+    result = diagnose(draft=rolled, target=target, train=few, engine="sglang==0.5.23", acceptance=1.05)
+
+    assert serious(result) == ["FM-13"] and result.findings[0].severity is Severity.ERROR
+    assert "costs" not in result.findings[0].because and result.ranked[0].predicted is None
+
+
+def test_what_is_undone_is_said_to_be_undone(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """fc's column blocks in another order: the replay that is shown is the mended one, and the fix is the one for such a file."""
+    one, two, three = draft.tensors["fc.weight"].chunk(3, 1)
+    swapped = draft.replace(tensors={"fc.weight": torch.cat([three, two, one], 1).contiguous()})
+
+    result = diagnose(draft=swapped, target=target, train=few, engine="sglang==0.5.23", acceptance=1.05)
+
+    assert result.verdict.startswith("FM-33") and "column blocks" in result.findings[0].fix
+    assert "With this undone the replay gives" in " ".join(str(result).split())
 
 
 def test_a_number_that_nothing_explains_is_left_open(draft: Draft, target: Target, few: HiddenStates) -> None:

@@ -75,8 +75,11 @@ def _remark(result: Diagnosis, ranked: Ranked) -> str:
     if ranked.predicted is not None:
         alone = accept_length(ranked.predicted.accept_length, ranked.predicted.accept_length_interval)
         beside = [f"{result.observed.length:.2f} is observed"] if result.observed is not None and result.observed.length is not None else []
-        beside += [f"the healthy replay gives {result.replay.accept_length:.2f}"] if result.replay is not None else []
-        words.append(f"The replay with this fault alone gives accept length {alone}" + (f"; {', '.join(beside)}." if beside else "."))
+        undone = result.replay is not None and (ranked.cost or 0) > 0 and ranked.predicted.accept_length > result.replay.accept_length
+        own = "the replay of the file as it is" if undone else "the healthy replay"
+        beside += [f"{own} gives {result.replay.accept_length:.2f}"] if result.replay is not None else []
+        how = "With this undone the replay" if undone else "The replay with this fault alone"
+        words.append(f"{how} gives accept length {alone}" + (f"; {', '.join(beside)}." if beside else "."))
         if ranked.predicted.served_rounds:
             healthy = f", {num(result.replay.served_alike)} as in the healthy one" if result.replay is not None else ""
             words.append(f"Of the server's own rounds {alike(ranked.predicted)} come out as in it{healthy}.")
