@@ -70,7 +70,8 @@ def verdict(
     length = observed.length if observed else None
     if serious:
         first = serious[0].finding
-        if suspects and all(is_symptom(r.finding.fault) for r in serious):
+        another = first.fault == "M9"  # which asks for the file that is served, and for no cause
+        if suspects and not another and all(is_symptom(r.finding.fault) for r in serious):
             return f"{first.fault}: {first.title.rstrip('.')}; {_undetermined(suspects)}."
         others = ", ".join(dict.fromkeys(named(r.finding.fault) for r in serious[1:] if r.finding.fault != first.fault))
         more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
