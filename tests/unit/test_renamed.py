@@ -32,6 +32,21 @@ def test_a_tensor_under_another_name_is_one_finding_and_its_copy_is_mended(old: 
     assert not [f for f in eagle3diag.audit(tmp_path / "copy", engine=engine).findings if f.fault in ("FM-06", "K1")]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_layer_without_tensors_says_whether_the_server_starts(engine: str, tmp_path: Path) -> None:
+    """Names that end the start are not dropped; a layer that is not in the file has no names to mend; and advice is of the engine's own versions."""
+    unknown = _renamed(tmp_path / "draft", "midlayer.", "decoder_block.")
+    lost = {name: None for name in unknown.tensors if name.startswith("decoder_block.")}
+    for draft, named in ((unknown, True), (unknown.replace(tensors=lost), False)):
+        audited = eagle3diag.audit(draft, engine=engine)
+        (found,) = (f for f in audited.findings if f.fault == "FM-05")
+        ends = bool(audited.outcome("raises"))
+        assert ("does not start" in found.title) == ends == ("end the start" in found.evidence[1].name)
+        assert ("drops" in found.title) == (named and not ends)
+        assert ("Rename" in found.fix) == named and ("SGLang" in found.fix) == (named and engine.startswith("sglang"))
+    assert engine != "vllm==0.11.0" or eagle3diag.audit(unknown, engine=engine).outcome("raises"), "the strict one is among them"
+
+
 def test_what_is_not_certain_keeps_its_name(tmp_path: Path) -> None:
     """Two tensors of the head's shape: either may be meant."""
     draft = _renamed(tmp_path / "draft", "lm_head.weight", "head.weight")
