@@ -151,8 +151,7 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     """What was looked at, in order, one line each."""
     if case.launch is not None:
         drafted = f"{case.steps} steps, {case.num_draft_tokens} slots"
-        where = "launch command" if case.given.launch is not None else "arguments in the log"
-        yield f"{where}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
+        yield f"{case.launch_source}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
     if case.log is not None:
         rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
         yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"
