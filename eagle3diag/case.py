@@ -142,6 +142,11 @@ class Case:
         given = _open(read_launch, self.given.launch)
         return given or (self.log.launch if self.log else None)
 
+    @property
+    def launch_source(self) -> str:
+        """What :attr:`launch` was read from, as evidence names it."""
+        return "launch command" if self.given.launch is not None else "arguments in the log"
+
     @cached_property
     def observed(self) -> Acceptance | None:
         """What was accepted: counts where given, otherwise what the log says, otherwise what the live dump recorded."""

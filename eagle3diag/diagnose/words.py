@@ -71,7 +71,8 @@ def verdict(
     length = observed.length if observed else None
     if serious:
         first = serious[0].finding
-        if suspects and all(is_symptom(r.finding.fault) for r in serious):
+        another = first.fault == "M9"  # which asks for the file that is served, and for no cause
+        if suspects and not another and all(is_symptom(r.finding.fault) for r in serious):
             return f"{first.fault}: {first.title.rstrip('.')}; {_undetermined(suspects)}."
         others = ", ".join(dict.fromkeys(named(r.finding.fault) for r in serious[1:] if r.finding.fault != first.fault))
         more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
@@ -154,8 +155,7 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     """What was looked at, in order, one line each."""
     if case.launch is not None:
         drafted = f"{case.steps} steps, {case.num_draft_tokens} slots"
-        where = "launch command" if case.given.launch is not None else "arguments in the log"
-        yield f"{where}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
+        yield f"{case.launch_source}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
     if case.log is not None:
         rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
         yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"

@@ -129,7 +129,7 @@ def named(code: str) -> str:
 
 def detect(case: Case) -> tuple[Finding, ...]:
     """Direct evidence of every fault in the case, and what the audit and the weights say besides, most severe first."""
-    from eagle3diag.faults import agreement, config, engine, general, names, shapes, sources, versions, vocabulary
+    from eagle3diag.faults import agreement, config, copies, engine, general, names, shapes, sources, versions, vocabulary
     from eagle3diag.faults.trained import judge_weights
 
     if case.audit is not None and (other := general.other_kind(case.audit)) is not None:
@@ -148,7 +148,8 @@ def detect(case: Case) -> tuple[Finding, ...]:
         from eagle3diag.faults.serving import symptoms
 
         found += symptoms(case)
-    return ordered([*found, sources.disagree(case)])
+    found.append(sources.disagree(case))
+    return ordered(copies.told_apart(case, [f for f in found if f is not None]))
 
 
 def served(case: Case) -> Iterator[Finding]:

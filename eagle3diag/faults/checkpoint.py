@@ -35,21 +35,34 @@ def dropped_names(audit: Audit) -> Finding | None:
     lost = audit.outcome("dropped") + audit.outcome("raises")
     if not any(name.startswith("layers.0.") for name in missing) or other_architecture(audit) is not None:
         return None  # layers that the file never had are K1's; the names of another class are no fault of theirs
-    examples = ", ".join(load.name for load in lost[:2]) or "none: the layer is not in the file"
-    raises = any(load.outcome == "raises" for load in lost)
+    ends = [load.name for load in audit.outcome("raises")]
+    engine, n = f"{audit.engine} {audit.engine_version}", len(missing)
+    left = f"{n} decoder-layer parameter{'s stay' if n > 1 else ' stays'} uninitialised"
+    examples = ", ".join(load.name for load in lost[:2]) or "none: what is missing is not in the file"
+    also = " (layers.0.* also loads since SGLang 0.5.12)" if audit.engine == "sglang" else ""
+    convert = f"`eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}`"
     return Finding(
         "FM-05",
         Severity.ERROR,
-        f"{len(missing)} decoder-layer parameters stay uninitialised: the engine drops their names",
-        f"{audit.engine} {audit.engine_version} looks for the layer under other names than the file has, and "
-        + ("ends with a KeyError." if raises else "skips what it does not know without a message: the layer keeps whatever memory held."),
+        f"{engine} does not start: it ends with an error at {ends[0]}, and {n} decoder-layer parameter{'s have' if n > 1 else ' has'} no tensor"
+        if ends
+        else f"{left}: {'the engine drops their names' if lost else 'no tensor of the file is theirs'}",
+        f"{engine} looks for the layer under other names than the file has, and "
+        + (
+            "is strict about names that it does not know."
+            if ends
+            else "skips what it does not know without a message: the layer keeps whatever memory held."
+        )
+        if lost
+        else f"{engine} reports unexpected names, not missing ones: the layer keeps whatever memory held.",
         (
-            Evidence("layer parameters without a value", len(missing), "0", "audit"),
-            Evidence("tensors dropped", len(lost), "0", "audit"),
+            Evidence("layer parameters without a value", n, "0", "audit"),
+            Evidence("tensors that end the start" if ends else "tensors dropped", len(ends or lost), "0", "audit"),
             Evidence("for example", examples, "midlayer.*", "checkpoint"),
         ),
-        "Rename the layer's tensors to midlayer.* in a copy of the checkpoint (layers.0.* also loads since SGLang 0.5.12): "
-        f"`eagle3diag convert DRAFT COPY --to {audit.engine}=={audit.engine_version}`.",
+        f"Rename the layer's tensors to midlayer.* in a copy of the checkpoint{also}: {convert}."
+        if lost
+        else "Export the checkpoint again with the whole layer.",
         "`eagle3diag audit` must list no missing parameter; then measure again, since faults come in series.",
     )
 

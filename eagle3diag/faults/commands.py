@@ -59,8 +59,8 @@ def _unknown_options(case: Case) -> Finding | None:
         name = raw.partition(".")[0].replace("_", "-")
         if len(name) <= _ONE_LETTER or table.knows(name, version) is not False or table.knows(name.removeprefix("no-"), version) is True:
             continue
-        evidence.append(Evidence(f"--{name}", "not an option of this version", _elsewhere(table, name), "launch command"))
-    evidence += _unknown_fields(launch, version)
+        evidence.append(Evidence(f"--{name}", "not an option of this version", _elsewhere(table, name), case.launch_source))
+    evidence += _unknown_fields(launch, version, case.launch_source)
     if not evidence:
         return None
     return Finding(
@@ -74,12 +74,12 @@ def _unknown_options(case: Case) -> Finding | None:
     )
 
 
-def _unknown_fields(launch: Launch, version: Version) -> list[Evidence]:
+def _unknown_fields(launch: Launch, version: Version, source: str) -> list[Evidence]:
     if launch.engine != "vllm":
         return []
     table = options_vllm.CONFIG
     return [
-        Evidence(f'"{name}" in --speculative-config', "not a field of this version", _elsewhere(table, name), "launch command")
+        Evidence(f'"{name}" in --speculative-config', "not a field of this version", _elsewhere(table, name), source)
         for name in launch.speculative
         if table.knows(name, version) is False
     ]
@@ -113,8 +113,9 @@ def _unknown_version(case: Case) -> Finding | None:
         "Options and their effects change between versions; the newest known ones were used."
         if table
         else "Only names and numbers were read.",
-        (Evidence("engine version", str(version or "not said"), range_read, "launch command"),),
-        f"Pass --engine {launch.engine}==VERSION, or the log.",
+        (Evidence("engine version", str(version or "not said"), range_read, case.launch_source),),
+        f"Pass --engine {launch.engine}==VERSION"
+        + (", or the log, which names it." if launch.engine == "vllm" and case.log is None else "."),
     )
 
 
@@ -126,7 +127,7 @@ def _unread(case: Case) -> Finding | None:
         Severity.NOTE,
         "the command takes options from a file that was not given",
         "Its contents are not known here.",
-        tuple(Evidence("file of options", name, None, "launch command") for name in case.launch.unread),
+        tuple(Evidence("file of options", name, None, case.launch_source) for name in case.launch.unread),
         "Put the file beside the file that holds the command, and pass that file as --launch.",
     )
 
@@ -180,9 +181,9 @@ def _no_speculation(case: Case) -> Finding | None:
     return Finding(
         "FM-03",
         Severity.ERROR,
-        "the launch command asks for no speculative decoding: nothing is drafted",
+        f"no speculative decoding is asked for in the {case.launch_source}: nothing is drafted",
         f"{launch.engine} then serves the target alone, whatever draft lies beside it.",
-        (Evidence(_ASKED[launch.engine].partition(" ")[0], "not given", "given", "launch command"),),
+        (Evidence(_ASKED[launch.engine].partition(" ")[0], "not given", "given", case.launch_source),),
         f"Start the server with {_ASKED[launch.engine]}.",
         "The server must print accept lengths.",
     )
@@ -207,7 +208,7 @@ def _combination(row: Combination, engine: str, case: Case) -> Finding | None:
     ):  # a server that resolved its arguments has started
         return None
     shown = [
-        Evidence(f"--{name}", launch.get(name) or "given", None, "launch command") for name in row.shown if launch.get(name) is not None
+        Evidence(f"--{name}", launch.get(name) or "given", None, case.launch_source) for name in row.shown if launch.get(name) is not None
     ]
     shown += [
         Evidence(name, value, None, "environment")
@@ -241,7 +242,7 @@ def _long_context(case: Case) -> Finding | None:
         if allowed
         else "SGLang refuses to start here, unless SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 overwrites the draft's limit.",
         (
-            Evidence("--context-length", int(length), f"at most {limit}", "launch command"),
+            Evidence("--context-length", int(length), f"at most {limit}", case.launch_source),
             Evidence("max_position_embeddings", limit, None, "config"),
         ),
         "Serve with --context-length of the draft's limit, or train the draft on longer texts.",
@@ -266,7 +267,7 @@ def _window(case: Case) -> Finding | None:
         Severity.WARNING,
         f"the draft is served with a window of {served:.0f} tokens, and was trained with {trained or 'none'}",
         "A draft that was trained on the whole context loses what lies outside the window (2.30 fell to 1.58 in one report).",
-        (Evidence("--speculative-draft-window-size", int(served), str(trained or "not given"), "launch command"),),
+        (Evidence("--speculative-draft-window-size", int(served), str(trained or "not given"), case.launch_source),),
         "Serve the window that the draft was trained with.",
         "Measure the accept length at contexts beyond the window.",
     )
@@ -289,7 +290,7 @@ def _more_steps(case: Case) -> Finding | None:
         Severity.NOTE,
         f"{steps} drafts a round are asked for, the draft was trained for {trained}",
         "Beyond the trained steps the draft works on states that it has never seen; they cost time and are seldom accepted.",
-        (Evidence("drafts a round", steps, f"at most {trained}", "launch command"),),
+        (Evidence("drafts a round", steps, f"at most {trained}", case.launch_source),),
         f"Serve {trained} drafts a round, or train more steps.",
         "The per-position rates must not fall off after the trained steps.",
     )
@@ -306,7 +307,7 @@ def _same_as_target(case: Case) -> Finding | None:
         Severity.ERROR,
         "the target is given as its own draft",
         "An EAGLE-3 head is a checkpoint of its own.",
-        (Evidence("draft", launch.draft_path, "a path other than the target's", "launch command"),),
+        (Evidence("draft", launch.draft_path, "a path other than the target's", case.launch_source),),
         "Name the draft's checkpoint.",
         "Measure the accept length again.",
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eagle3diag.case import Case
 from eagle3diag.dumps import Record
+from eagle3diag.engines import split_engine
 from eagle3diag.engines.combos_vllm import method
 from eagle3diag.faults import commands
 from eagle3diag.faults.base import Fault
@@ -22,6 +23,26 @@ from eagle3diag.serving import Launch
 EAGLE1_NAMES = ("EAGLE", "NEXTN")  # SGLang: NEXTN is an alias of EAGLE
 DUMP_DISAGREES = 0.25
 """A live width this many hidden sizes away from what fc takes is another width, not rounding: widths are whole multiples of H."""
+
+_SKIPPED = {
+    "sglang": (
+        "Only the exact string EAGLE3 arms the capture of aux states. Under EAGLE the draft gets the target's final state, one hidden size "
+        "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state around fc without a message.",
+        "Start the server with --speculative-algorithm EAGLE3.",
+    ),
+    "vllm": (
+        "Only the method eagle3 captures aux states, and only under it is fc run. Under eagle the draft gets the target's final state, one "
+        "hidden size wide, without a message.",
+        'Write "method": "eagle3" in --speculative-config.',
+    ),
+}
+"""What EAGLE-1 does to an EAGLE-3 draft, and what to start instead. Source: SGLang 0.5.23 ``llama_eagle3.py``, vLLM 0.32
+``gpu_model_runner.py`` and ``spec_decode/llm_base_proposer.py``."""
+
+
+def _skipped(case: Case) -> tuple[str, str]:
+    launch, _ = _effective(case)
+    return _SKIPPED["vllm" if (launch.engine if launch else split_engine(case.engine)[0]) == "vllm" else "sglang"]
 
 
 def _eagle_flag(case: Case) -> Finding | None:
@@ -50,10 +71,9 @@ def _eagle_flag(case: Case) -> Finding | None:
         "FM-01",
         Severity.ERROR,
         "EAGLE was named where EAGLE-3 is needed, so fc is skipped",
-        "Only the exact string EAGLE3 arms the capture of aux states. Under EAGLE the draft gets the target's final state, one hidden size "
-        "wide; the guard before fc compares that width with the embedding's, finds them equal, and passes the state around fc without a message.",
+        _skipped(case)[0],
         tuple(evidence),
-        'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
+        _skipped(case)[1],
         "Measure the accept length again; a second fault may have been hiding behind this one.",
     )
 
@@ -62,7 +82,7 @@ def _effective(case: Case) -> tuple[Launch | None, str]:
     """What ran, and where that is said: where they differ, the arguments that the log shows resolved go before the pasted command."""
     logged = case.log.launch if case.log is not None else None
     differs = logged is not None and logged.algorithm and (case.launch is None or logged.algorithm != case.launch.algorithm)
-    return (logged, "log") if differs else (case.launch, "launch command")
+    return (logged, "log") if differs else (case.launch, case.launch_source)
 
 
 def _named_eagle(case: Case) -> Evidence | None:
@@ -89,9 +109,9 @@ def _named_only(case: Case, named: Evidence) -> Finding | None:
         "the draft is called EAGLE-3, and the server is started with EAGLE"
         if called
         else "the server is started with EAGLE, and next to nothing is accepted: is the draft an EAGLE-3 one?",
-        "Only the exact string EAGLE3 arms the capture of aux states; under EAGLE an EAGLE-3 draft is fed one state, and fc is skipped.",
+        f"For an EAGLE-3 draft that is wrong. {_skipped(case)[0]}",
         (named, Evidence("draft", path or "not named", None, source)),
-        'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3").',
+        _skipped(case)[1],
         "Give the draft too: the width of its fc decides.",
     )
 

@@ -40,7 +40,7 @@ def _told(found: Finding, then: Audit, before: Version, severity: Severity) -> F
         severity,
         f"before {then.engine} {before}, {found.title}; which version serves is not said",
         f"{then.engine} {before} and newer load this checkpoint. {found.because}",
-        (Evidence("engine version", "not said", f"{before} or newer", "launch command, log"), *found.evidence),
+        (Evidence("engine version", "not said", f"{before} or newer", "all that was given"), *found.evidence),
         f"Name the version (--engine {then.engine}==VERSION). If it is older than {before}: {found.fix}",
         found.check,
     )

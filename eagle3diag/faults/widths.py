@@ -146,12 +146,12 @@ def narrow_width(c: Comparison) -> Finding | None:
         Severity.ERROR,
         f"one hidden state reaches the draft where {c.train.width_in_h:g} were trained: fc is skipped",
         "The widths of the fed state and of the embedding agree, so the guard before fc lets it pass by. "
-        "Aux capture is armed only by the exact algorithm name EAGLE3.",
+        "Aux capture is armed only by the exact name: SGLang's algorithm EAGLE3, vLLM's method eagle3.",
         (
             Evidence("width fed to the draft", c.live.width, f"{c.train.width} = {c.train.width_in_h:g} x {c.hidden_size}", "compare"),
             Evidence(f"what is fed is {what}: cosine", best.standardised.median, None, "compare"),
         ),
-        "Start the server with --speculative-algorithm EAGLE3, and capture again.",
+        'Start the server with --speculative-algorithm EAGLE3 (vLLM: "method": "eagle3"), and capture again.',
         "compare() must find equal widths.",
     )
 

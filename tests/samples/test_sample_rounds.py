@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_fault_of_the_loop_is_named_from_the_rounds(
         max(shares[1:], key=lambda bar: bar.value) == shares[1] and shares[1].label.startswith(fault) and shares[1].value > shares[0].value
     )
     assert f"{first.predicted.served_alike} of {first.predicted.served_rounds}" in " ".join(str(result).split())
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["alone", "with the target"])
+def test_a_number_that_the_file_cannot_reach_is_of_another_copy(samples: Path, target: Target, known: bool) -> None:
+    """A checkpoint of the trainer that holds two tensors of twelve, beside the log of a server that accepts 2.28: it comes first in the page."""
+    server = samples / "live" / "eagle3"
+    part, log = samples / "epochs" / "epoch_1", server / "server.log"
+    result = diagnose(draft=part, live=server / "live", log=log, target=target if known else None)
+    assert [f.fault for f in result.findings if f.severity > Severity.NOTE] == ["M9"] and result.ranked[0].finding.fault == "M9"
+    assert {"FM-05", "FM-06", "FM-11"} <= {f.fault for f in result.findings}
 
 
 def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, few: HiddenStates) -> None:

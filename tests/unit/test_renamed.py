@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import write_draft
 
 import eagle3diag
 from eagle3diag.checkpoints import Draft
+from eagle3diag.findings import Severity
 
 VLLM = 'vllm serve T --speculative-config \'{"method": "eagle3", "model": "d", "num_speculative_tokens": 3}\''
 ENGINES = ["sglang==0.5.6", "sglang==0.5.23", "vllm==0.11.0", "vllm==0.33.0"]
@@ -30,6 +32,21 @@ def test_a_tensor_under_another_name_is_one_finding_and_its_copy_is_mended(old: 
     assert not [f for f in eagle3diag.audit(tmp_path / "copy", engine=engine).findings if f.fault in ("FM-06", "K1")]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_layer_without_tensors_says_whether_the_server_starts(engine: str, tmp_path: Path) -> None:
+    """Names that end the start are not dropped; a layer that is not in the file has no names to mend; and advice is of the engine's own versions."""
+    unknown = _renamed(tmp_path / "draft", "midlayer.", "decoder_block.")
+    lost = {name: None for name in unknown.tensors if name.startswith("decoder_block.")}
+    for draft, named in ((unknown, True), (unknown.replace(tensors=lost), False)):
+        audited = eagle3diag.audit(draft, engine=engine)
+        (found,) = (f for f in audited.findings if f.fault == "FM-05")
+        ends = bool(audited.outcome("raises"))
+        assert ("does not start" in found.title) == ends == ("end the start" in found.evidence[1].name)
+        assert ("drops" in found.title) == (named and not ends)
+        assert ("Rename" in found.fix) == named and ("SGLang" in found.fix) == (named and engine.startswith("sglang"))
+    assert engine != "vllm==0.11.0" or eagle3diag.audit(unknown, engine=engine).outcome("raises"), "the strict one is among them"
+
+
 def test_what_is_not_certain_keeps_its_name(tmp_path: Path) -> None:
     """Two tensors of the head's shape: either may be meant."""
     draft = _renamed(tmp_path / "draft", "lm_head.weight", "head.weight")
@@ -44,6 +61,33 @@ def test_a_server_that_runs_does_not_serve_what_ends_its_start(tmp_path: Path) -
     assert any("would not start with this checkpoint" in f.title for f in found.findings)
     sound = eagle3diag.diagnose(draft=write_draft(tmp_path / "sound"), launch=VLLM, acceptance=1.1, engine="vllm==0.11.0")
     assert not any("would not start" in f.title for f in sound.findings)
+
+
+SGLANG = "python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path d"
+BROKEN = {"FM-05": "midlayer.", "FM-06": "lm_head.weight", "FM-11": "d2t"}
+
+
+@pytest.mark.parametrize(("fault", "lost"), BROKEN.items())
+def test_what_is_served_is_no_file_that_cannot_reach_it(fault: str, lost: str, tmp_path: Path) -> None:
+    """No server accepts 2.28 with a layer of nothing, a random head or no map: the first finding says so, and the file's are notes."""
+    whole = eagle3diag.open_draft(write_draft(tmp_path / "draft"))
+    draft = whole.replace(tensors={name: None for name in whole.tensors if name.startswith(lost)})
+
+    def told(accepts: float, **how: Any) -> eagle3diag.Diagnosis:
+        return eagle3diag.diagnose(draft=draft, launch=SGLANG, acceptance=accepts, engine="sglang==0.5.23", **how)
+
+    served = told(2.28)
+    assert served.ranked[0].finding.fault == "M9" and "another copy" in served.verdict and "undetermined" not in served.verdict
+    assert [f.fault for f in served.findings if f.severity == Severity.ERROR] == ["M9"] and not served.ok
+    assert [f.severity for f in served.findings if f.fault == fault] == [Severity.NOTE], "the file given is still broken"
+
+    for other in (told(1.02), told(1.5), told(2.28, assume_fixed=[fault])):  # as it should be, within what prompts do, and mended since
+        assert "M9" not in [f.fault for f in other.findings]
+    assert Severity.ERROR in [f.severity for f in told(1.02).findings if f.fault == fault]
+    a_norm_less = whole.replace(tensors={"midlayer.hidden_norm.weight": None})
+    for able in (whole, a_norm_less):  # a norm that is left at ones costs little
+        found = eagle3diag.diagnose(draft=able, launch=SGLANG, acceptance=2.28, engine="sglang==0.5.23")
+        assert "M9" not in [f.fault for f in found.findings]
 
 
 def test_a_log_that_found_no_head_is_not_of_a_checkpoint_that_has_one(tmp_path: Path) -> None:

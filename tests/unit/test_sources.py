@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builders import write_draft
 
 import eagle3diag
 from eagle3diag.case import Case, Given
@@ -281,3 +283,27 @@ def test_a_healthy_server_with_two_ports_stays_clean() -> None:
     log = sglang_log(windows=False, port=31000) + "".join(BATCH.format(2.5) for _ in range(3))
     found = eagle3diag.diagnose(log=log, launch=sglang("--port 30000"))
     assert found.ok and "M10" in [f.fault for f in found.findings]
+
+
+@pytest.mark.parametrize("log", [sglang_log(), sglang_log(speculative_algorithm="EAGLE"), vllm_log(method="eagle")])
+def test_arguments_in_a_log_are_no_launch_command(log: str, tmp_path: Path) -> None:
+    """Nothing was typed: evidence names the log, and nobody is asked for the log that was given."""
+    path = tmp_path / "server.log"
+    path.write_text(log)
+    found = eagle3diag.diagnose(log=path).findings
+    assert found and all("launch command" not in e.source for f in found for e in f.evidence)
+    assert all("or the log" not in f.fix for f in found)
+    assert any(e.source == "arguments in the log" for f in found for e in f.evidence)
+
+
+def test_eagle_for_eagle3_is_told_in_the_words_of_its_engine(tmp_path: Path) -> None:
+    """SGLang has an algorithm and a guard before fc, vLLM a method; neither is told of the other's option."""
+    said = {}
+    for engine, command in (("sglang", sglang(algorithm="EAGLE")), ("vllm", vllm(method="eagle"))):
+        for draft in (None, write_draft(tmp_path / engine)):
+            found = eagle3diag.diagnose(draft=draft, launch=command.replace("kimi-eagle3", "kimi-EAGLE3"), acceptance=1.0).findings
+            told = [f"{f.because} {f.fix}" for f in found if f.fault == "FM-01" and f.severity > Severity.NOTE]
+            said.setdefault(engine, []).extend(told)
+    assert all(len(told) >= 2 for told in said.values())
+    assert all("--speculative-algorithm EAGLE3" in told and "vLLM" not in told for told in said["sglang"])
+    assert all('"method": "eagle3"' in told and "EAGLE3" not in told and "algorithm" not in told for told in said["vllm"])

@@ -1,0 +1,49 @@
+"""M9 of a checkpoint: the server accepts more than a fault of this file leaves, so what it serves is another copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eagle3diag.case import Case
+from eagle3diag.faults import catalogue, judge
+from eagle3diag.faults.base import IN_FILES
+from eagle3diag.faults.replayed import ANOTHER_COPY, BEATEN
+from eagle3diag.findings import Evidence, Finding, Severity
+
+
+def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """``found``; where the number that is served refutes an error of the file, M9 before all, and what the file shows as notes: it is of the
+    copy that was given, and explains nothing of the server."""
+    length = None if case.observed is None else case.observed.length
+    if length is None or case.audit is None:
+        return tuple(found)
+    of_file = {f for part in (case.audit, case.weights) if part is not None for f in judge(part) if f.severity > Severity.NOTE}
+    mended = case.assume_fixed
+    ends = {c.id: c.typical[1] for c in catalogue() if c.typical is not None and c.shown_by == IN_FILES and c.id not in mended}
+    if any(load.canonical.startswith("layers.0.") for load in case.audit.outcome("loaded")):
+        ends.pop("FM-05", None)  # a layer of which a norm is missing may do well
+    refuted = [f for f in found if f in of_file and f.severity is Severity.ERROR and length >= ends.get(f.fault, length) + BEATEN]
+    if not refuted:
+        return tuple(found)
+    engine = f"{case.audit.engine} {case.audit.engine_version}"
+    first = Finding(
+        "M9",
+        Severity.ERROR,
+        f"the server accepts {length:.2f}, and the draft given cannot: another copy, or another version, is served",
+        f"With what {engine} makes of this file next to nothing is accepted. So the server loads another copy of the draft, or is not {engine}; what "
+        "is found in the file says nothing of the server, and stands below as notes.",
+        (
+            Evidence("accept length, observed", round(length, 3), None, "server"),
+            *(Evidence(f"accept length with {f.fault}", f"at most {ends[f.fault]:g}", None, "reports") for f in refuted),
+        ),
+        f"{ANOTHER_COPY[0].upper()}{ANOTHER_COPY[1:]} Name the version that serves: --engine {case.audit.engine}==VERSION.",
+        "`eagle3diag audit` of the folder that is served must be silent about its tensors.",
+    )
+    notes = (
+        replace(f, severity=Severity.NOTE, because=f"{f.because} It is so in the file given, and not in what is served.")
+        if f in of_file
+        else f
+        for f in found
+    )
+    return (first, *notes)
