@@ -1,4 +1,4 @@
-"""M9 of a checkpoint: the server accepts more than a fault of this file leaves, so what it serves is another copy."""
+"""What tells that the server has another copy of the draft than was given: it accepts more than this file lets it (M9), or reads other ids."""
 
 from __future__ import annotations
 
@@ -47,3 +47,19 @@ def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
         for f in found
     )
     return (first, *notes)
+
+
+def said_already(case: Case, found: Finding, trained: Sequence[int]) -> Finding:
+    """``found``, of other boundaries than ``trained``; where the config that was given asks this engine for ``trained``, writing the ids into it
+    would change nothing: another one is loaded."""
+    audit, launch = case.audit, case.launch
+    if audit is None or not audit.captures or any(capture.boundaries != tuple(sorted(set(trained))) for capture in audit.captures):
+        return found
+    engine = f"{audit.engine} {audit.engine_version}"
+    loads = f" It was started with {launch.draft_path} ({case.launch_source})." if launch is not None and launch.draft_path else ""
+    return replace(
+        found,
+        because=f"{found.because} The config given already asks {engine} for the trained ones, in {audit.captures[0].source}: so the server loads "
+        "another config or copy than this, or is another version.",
+        fix=f"Hold the config.json that the server loads against the one given, and serve the one given.{loads}",
+    )

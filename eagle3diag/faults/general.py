@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from eagle3diag.audit import Audit
 from eagle3diag.checkpoints.recognise import KIND_WORDS
+from eagle3diag.faults.base import some_of
 from eagle3diag.findings import Evidence, Finding, Severity
 
 
@@ -54,7 +55,9 @@ def layer_count(audit: Audit) -> Finding | None:
         else "The layers above are dropped, or end the start-up; they were trained with the draft.",
         (
             Evidence("num_hidden_layers", promised, str(len(held)), "config"),
-            Evidence("layers in the file", ", ".join(map(str, held[:12])), f"0 to {promised - 1}", "checkpoint"),
+            Evidence(
+                "layers in the file", f"{len(held)}, numbered {some_of([*map(str, held)])}", f"{promised}, numbered from 0", "checkpoint"
+            ),
         ),
         f"Set num_hidden_layers to {len(held)}." if held == tuple(range(len(held))) else "Export again with layers numbered from 0.",
         "`eagle3diag audit` must list no missing parameter.",

@@ -13,6 +13,7 @@ from eagle3diag.engines.logs import Kind
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults.base import Fault, some_of
+from eagle3diag.faults.copies import said_already
 from eagle3diag.faults.serving import NOTHING_ACCEPTED
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import LogSeries, Note
@@ -183,7 +184,7 @@ def _other_layers(case: Case) -> Finding | None:
         return None
     shift = {u - w for u, w in zip(sorted(used), wanted, strict=False)} if len(used) == len(wanted) else set()
     by_one = shift in ({-1}, {1})
-    return Finding(
+    found = Finding(
         "FM-29" if by_one else "FM-28",
         Severity.WARNING if by_one else Severity.ERROR,
         f"vLLM captures boundaries {_listed(used)}, the draft was trained on {_listed(wanted)}",
@@ -194,6 +195,7 @@ def _other_layers(case: Case) -> Finding | None:
         f'Put "eagle_aux_hidden_state_layer_ids": {list(wanted)} at the top level of the draft\'s config.json.',
         "The log must name these boundaries; then measure again.",
     )  # fmt: skip
+    return said_already(case, found, wanted) if case.audit.engine == "vllm" else found
 
 
 def _listed(ids: tuple[int, ...]) -> str:

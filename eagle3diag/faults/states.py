@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from eagle3diag.case import Case
 from eagle3diag.compare import BlockComparison, Comparison
-from eagle3diag.faults import declared, fed, origins, rows, widths
+from eagle3diag.faults import copies, declared, fed, origins, rows, widths
 from eagle3diag.faults.base import IN_DUMPS, Fault
 from eagle3diag.faults.origins import explained
 from eagle3diag.faults.widths import MARGIN, MATCHES, block_order, found_boundaries
@@ -169,6 +169,19 @@ def _judged(fault: str, *judges: Callable[[Comparison], Finding | None]) -> Call
     return detect
 
 
+def _unless_said(fault: str) -> Callable[[Case], Finding | None]:
+    """The same of other layers, whose advice looks at the config that was given."""
+    named = _judged(fault, wrong_layers)
+
+    def detect(case: Case) -> Finding | None:
+        found = named(case)
+        if found is None or case.comparison is None or found.severity < Severity.ERROR:  # which they are is not known
+            return found
+        return copies.said_already(case, found, case.comparison.train.boundaries)
+
+    return detect
+
+
 def _seen_in_rows(
     fault: str, typical: tuple[float, float] | None, judges: tuple[Callable[[Comparison], Finding | None], ...], own_title: str = ""
 ) -> Fault:
@@ -181,8 +194,8 @@ _ROWS = (*origins.JUDGES, *rows.JUDGES)
 
 # Accept lengths where the draft is otherwise healthy, as the symptom of each entry tells them
 FAULTS = (
-    Fault("FM-28", _judged("FM-28", wrong_layers), fed.other_layers, IN_DUMPS, (1.0, 2.5)),
-    Fault("FM-29", _judged("FM-29", wrong_layers), fed.shifted, IN_DUMPS, (1.0, 3.0)),
+    Fault("FM-28", _unless_said("FM-28"), fed.other_layers, IN_DUMPS, (1.0, 2.5)),
+    Fault("FM-29", _unless_said("FM-29"), fed.shifted, IN_DUMPS, (1.0, 3.0)),
     Fault("FM-28", declared.configured),
     Fault("FM-33", _judged("FM-33", wrong_order), fed.reordered, IN_DUMPS, (1.0, 1.6)),
     _seen_in_rows("H6", (1.0, 2.5), _ROWS, own_title="states of other tokens"),

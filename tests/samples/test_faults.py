@@ -216,9 +216,21 @@ def test_wrong_layers_recorded(samples: Path, draft: Draft, target: Target, trai
     """The real engine with state ids written where it reads output ids: one boundary late, every one of them."""
     server = samples / "live" / "wrong_layers"
 
-    result = diagnose(draft=draft, target=target, train=train, live=server / "live", acceptance=server / "acceptance.json")
+    evidence = {
+        "target": target,
+        "train": train,
+        "live": server / "live",
+        "acceptance": server / "acceptance.json",
+        "launch": server / "launch.txt",
+    }
+    result = diagnose(draft=draft, **evidence)
 
     assert serious(result) == ["FM-29"]
+    first = result.ranked[0].finding
+    assert "[1, 14, 26]" not in first.fix and "draft-wrong-layers" in first.fix, "the config given says so already: another one is served"
+    served = draft.replace(config={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 15, 27], "use_aux_hidden_state": True}})
+    own = next(f for f in diagnose(draft=served, **evidence).findings if f.fault == "FM-29" and f.severity is Severity.ERROR)
+    assert "[1, 14, 26]" in own.fix, "and of the config that is served it is what to write"
 
 
 def test_fm73(draft: Draft) -> None:

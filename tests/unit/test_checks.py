@@ -222,6 +222,14 @@ def test_a_fault_is_named_first(name: str) -> None:
     assert len([f for f in found if f.severity > Severity.NOTE]) <= 2, [f.title for f in found]  # one cause is not told thrice
 
 
+def test_layers_are_counted_as_the_title_counts_them() -> None:
+    """A number of layers and the number that a layer has are two things: one layer in the file is numbered 0."""
+    for name, held, promised in (("more layers promised", "1, numbered 0", "6"), ("more layers in the file", "2, numbered 0, 1", "1")):
+        found = next(f for f in audit(BROKEN[name][0]()).findings if f.title.startswith("the config promises"))
+        (line,) = (e for e in found.evidence if e.name == "layers in the file")
+        assert (line.value, line.expected) == (held, f"{promised}, numbered from 0") and f"holds {held[0]}" in found.title
+
+
 @pytest.mark.parametrize("engine", [SGLANG, "sglang==0.5.8", "vllm==0.32.0", "vllm==0.18.0"])
 def test_one_cause_is_one_finding(engine: str) -> None:
     """Dropped, raising or of another shape, in an engine that is silent and in one that is strict: what one fault does is said once."""

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagle3diag.case import Case, Given
+from eagle3diag.checkpoints import open_draft
 from eagle3diag.diagnose import diagnose
 from eagle3diag.errors import UnreadableFile
 from eagle3diag.faults import detect
@@ -320,6 +321,16 @@ def test_layers_that_vllm_names_are_held_against_the_drafts(tmp_path: Path) -> N
     assert faults("Using Eagle3 auxiliary layers from model: (2, 3, 9)\n") == [("FM-28", 30)]
     assert faults("Using auxiliary layers from speculative config: (2, 3, 4)\n") == []
     assert captured(read_log("\nUsing Eagle3 auxiliary layers from config: [7]\n")) == (7,)
+
+    path = tmp_path / "server.log"
+    path.write_text(VLLM_START + "Using Eagle3 auxiliary layers from model: (2, 3, 9)\n" + windows)
+    right = open_draft(draft).replace(config={"eagle_config": None, "eagle_aux_hidden_state_layer_ids": [2, 3, 4]})
+    for config, asked in (
+        (right, False),
+        (open_draft(draft), True),
+    ):  # ids that the config has at that place already are those of another copy
+        (found,) = (f for f in detect(Case(Given(draft=config, log=str(path)))) if f.fault == "FM-28" and "vLLM captures" in f.title)
+        assert ("at the top level" in found.fix) == asked == ("another" not in found.because)
 
 
 def test_what_the_log_shows_ran_goes_before_the_command(tmp_path: Path) -> None:
