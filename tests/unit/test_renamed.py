@@ -10,6 +10,7 @@ from builders import write_draft
 
 import eagle3diag
 from eagle3diag.checkpoints import Draft
+from eagle3diag.faults import in_words
 from eagle3diag.findings import Severity
 
 VLLM = 'vllm serve T --speculative-config \'{"method": "eagle3", "model": "d", "num_speculative_tokens": 3}\''
@@ -61,6 +62,26 @@ def test_a_server_that_runs_does_not_serve_what_ends_its_start(tmp_path: Path) -
     assert any("would not start with this checkpoint" in f.title for f in found.findings)
     sound = eagle3diag.diagnose(draft=write_draft(tmp_path / "sound"), launch=VLLM, acceptance=1.1, engine="vllm==0.11.0")
     assert not any("would not start" in f.title for f in sound.findings)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "old", "new", "vllm"),
+    [
+        ("midlayer.", True, True, True),
+        ("layers.0.", False, True, True),
+        ("model.midlayer.", True, True, False),
+        ("model.layers.0.", False, True, False),
+        ("draft_layers.0.", False, False, False),
+    ],
+)
+def test_the_spellings_that_the_text_of_fm_05_tells_are_those_that_load(
+    prefix: str, old: bool, new: bool, vllm: bool, tmp_path: Path
+) -> None:
+    """Of SGLang before and since 0.5.12, and vLLM; the same names are run against the real loaders (tests/engines/cases.py)."""
+    draft = _renamed(tmp_path / "draft", "midlayer.", prefix)
+    loads = [not eagle3diag.audit(draft, engine=engine).missing_layer for engine in ENGINES]
+    assert loads == [old, new, vllm, vllm]
+    assert "each also with model. before it, and drop any other" in in_words()["FM-05"]["mechanism"]
 
 
 SGLANG = "python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE3 --speculative-draft-model-path d"
