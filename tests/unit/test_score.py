@@ -157,7 +157,7 @@ def test_calibration_counts_alarms_as_wrong() -> None:
     """Of two diagnoses said with 95 %, one of a healthy draft, half are right."""
     table = calibration([Outcome(case("FM-05", [("FM-05", 0.95)])), Outcome(case("", [("FM-05", 0.95)])), Outcome(case("FM-06", []))])
 
-    assert "| 90% to 99% | 95.0% | 1 of 2, 50%" in table and "| 70%" not in table
+    assert "| 95% to 99% | 95.0% | 1 of 2, 50%" in table and "| 70%" not in table
 
 
 def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ def test_names_that_older_versions_drop_are_said_where_no_version_is(prefix: str
     """SGLang's log does not name its version: what only the newest loads may be the cause. With the version, or with drafts accepted, not."""
     draft = _named(tmp_path / "draft", prefix)
     found = eagle3diag.diagnose(draft=draft, launch=COMMAND, acceptance=1.0)
-    first = found.findings[0]
-    assert (first.fault, first.severity) == ("FM-05", Severity.WARNING) and "before sglang 0.5.12" in first.title
-    assert "--engine sglang==VERSION" in first.fix and "the newest known" in " ".join(found.trail)
+    (dropped,) = (f for f in found.findings if f.fault == "FM-05")  # beside K4: the weights of this draft are random
+    assert dropped.severity is Severity.WARNING and "before sglang 0.5.12" in dropped.title
+    assert "--engine sglang==VERSION" in dropped.fix and "the newest known" in " ".join(found.trail)
     for known in ({"engine": "sglang==0.5.23", "acceptance": 1.0}, {"acceptance": 2.2}):
         assert "FM-05" not in [f.fault for f in eagle3diag.diagnose(draft=draft, launch=COMMAND, **known).findings]
     (unweighed,) = (f for f in eagle3diag.diagnose(draft=draft, launch=COMMAND).findings if f.fault == "FM-05")
