@@ -3,7 +3,6 @@ read in place."""
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Mapping
 from io import FileIO
@@ -70,14 +69,14 @@ class SafeFile:
             raise UnreadableFile(f"cannot be read ({error.strerror})", where=path) from error
         self.entries = entries(stored)
         self._stored = stored
-        self._map: mmap.mmap | None = None  # made at the first read: a folder may have hundreds of shards
+        self._map: torch.UntypedStorage | None = None  # made at the first read: a folder may have thousands of shards
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor, memory-mapped if it is not small. Raises :class:`~eagle3diag.errors.UnreadableFile` when that is not possible."""
         self._check_whole()
         stored = self._stored[name]
-        held, bits = DTYPES.get(stored.dtype, ("", 0))
-        dtype = getattr(torch, held, None)
+        word, bits = DTYPES.get(stored.dtype, ("", 0))
+        dtype = getattr(torch, word, None)
         if not isinstance(dtype, torch.dtype):
             message = f"tensor {name!r} is stored as {stored.dtype!r}, which torch {torch.__version__} does not have"
             raise UnreadableFile(message, where=self.path, hint="convert it, or install a newer torch")
@@ -86,24 +85,29 @@ class SafeFile:
         if not size:
             return torch.empty(shape, dtype=dtype)
         try:
-            buffer, offset = (self._copied(stored), 0) if size <= SMALL else (self._mapped(), stored.start)
-            return torch.frombuffer(buffer, dtype=dtype, count=size // dtype.itemsize, offset=offset).view(shape)
+            held: torch.UntypedStorage = self._copied(stored) if size <= SMALL else self._mapped()[stored.start : stored.stop]
+            return torch.empty(0, dtype=dtype).set_(held).view(shape)
         except (OSError, ValueError, RuntimeError) as error:
-            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=_AGAIN) from error
+            hint = "rename it, or its folder: torch maps files with names in UTF-8 only" if isinstance(error, UnicodeError) else _AGAIN
+            raise UnreadableFile(f"tensor {name!r} cannot be read: {_line(error)}", where=self.path, hint=hint) from error
 
-    def _copied(self, stored: Stored) -> bytearray:
+    def _copied(self, stored: Stored) -> torch.UntypedStorage:
         with self._again() as file:
             file.seek(stored.start)
             data = bytearray(file.read(stored.stop - stored.start))
         if len(data) < stored.stop - stored.start:
             raise ValueError("the file ends before the tensor does")
-        return data
+        return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
 
-    def _mapped(self) -> mmap.mmap:
-        """The whole file, changes to which stay in this process. Not by safetensors, which touches the header once more."""
+    def _mapped(self) -> torch.UntypedStorage:
+        """The whole file, changes to which stay in this process. Not by safetensors, which touches the header once more; and not by ``mmap``, which
+        keeps a file open for each, where a folder may have thousands."""
         if self._map is None:
-            with self._again() as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._again().close()
+            mapped = torch.UntypedStorage.from_file(os.fspath(self.path), False, self._file.st_size)
+            assert isinstance(mapped, torch.UntypedStorage)  # as its annotation does not say
+            self._again().close()
+            self._map = mapped
         return self._map
 
     def _again(self) -> FileIO:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,25 @@ def test_opening_reads_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     opened = open_draft(write_draft(tmp_path / "d"))
     assert opened.config.n_aux == 3 and opened.shape("fc.weight") == (H, 3 * H) and opened.shape("no.such") is None
     assert "layers.0.mlp.up_proj.weight" in opened
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process")
+def test_mapped_files_are_not_kept_open(tmp_path: Path) -> None:
+    """A folder may have more shards than a process may have files: tensors of all of them are held at once."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = Path("/proc/self/fd")
+    opened = sum(1 for _ in descriptors.iterdir()) if descriptors.is_dir() else 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 16, before[1]))
+    try:
+        held = []
+        for i in range(64):
+            save_file({"large": torch.full((200, 200), float(i)), "small": torch.arange(i + 1)}, tmp_path / f"{i}.safetensors")
+            file = safefile.SafeFile(tmp_path / f"{i}.safetensors")
+            held.append((file.read("large"), file.read("small")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert [(int(large[199, 199]), len(small)) for large, small in held] == [(i, i + 1) for i in range(64)]
+    assert len(pickle.dumps(held[0][0])) < 2 * held[0][0].nbytes, "a tensor that is sent on takes its own bytes with it, not its file's"
 
 
 def test_all_dtypes_of_safetensors_are_named_as_torch_names_them(tmp_path: Path) -> None:
