@@ -26,7 +26,7 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Counterfactual
 from eagle3diag.faults.base import no_changes
-from eagle3diag.faults.replayed import HARMLESS, UNLIKE, WEAK, share_of_rounds
+from eagle3diag.faults.replayed import HARMLESS, WEAK, differs
 from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
 
@@ -226,12 +226,7 @@ class _Weighing:
         if not self._known or any(c.seen for c in self.candidates.values()):
             return False
         assert self.observed is not None and self.observed.length is not None
-        if self.healthy is None:
-            return True
-        alike = share_of_rounds(self.healthy)
-        if alike is not None:
-            return alike < UNLIKE
-        return self.observed.length < self.healthy.accept_length - HARMLESS
+        return self.healthy is None or differs(self.healthy, self.observed.length)
 
     @property
     def _known(self) -> bool:

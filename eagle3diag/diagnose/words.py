@@ -10,8 +10,7 @@ from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults import named
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, share_of_rounds
-from eagle3diag.faults.serving import NEXT_TO_NOTHING
+from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, differs, not_accepted, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -80,7 +79,7 @@ def verdict(
         return f"{first.fault}: {_end(first.title)}{copy}{more}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         assert healthy is not None  # it is judged by its replay
-        if healthy.accept_length <= NEXT_TO_NOTHING + HARMLESS:
+        if not_accepted(healthy):
             return f"Not accepted by itself: without any engine the replay of this file gives {healthy.accept_length:.2f}. Its training or its export."
         return "Weak but right: the server gives what the file gives. If that should be more, look at its training and its export."
     if as_trained < 0.5 and healthy is not None and length is not None:
@@ -217,19 +216,13 @@ def _not_of_one_server(case: Case, ranked: tuple[Ranked, ...], live: Replay | No
             "they are not of one server or not of like prompts; record the dump again and take the number from the same run"
         )
     shown = sum(r.weight for r in ranked if r.finding.fault not in by_rounds)
-    if case.draft is not None and case.healthy is not None and _lost(case.healthy, length) and shown < 0.5:
+    if case.draft is not None and case.healthy is not None and differs(case.healthy, length) and shown < 0.5:
         path = next((launch.draft_path for launch in (case.log and case.log.launch, case.launch) if launch and launch.draft_path), None)
         yield (
             "the draft that is served: neither the weights nor the states explain what the server accepts, so it may have another copy of the draft"
             + (f" (it loads {path})" if path else "")
             + f"; {ANOTHER_COPY[:-1]}"
         )
-
-
-def _lost(healthy: Replay, length: float | None) -> bool:
-    """Whether the server accepts less than the replay, or otherwise."""
-    alike = share_of_rounds(healthy)
-    return alike < UNLIKE if alike is not None else length is not None and length < healthy.accept_length - HARMLESS
 
 
 def _files(case: Case) -> Iterator[str]:

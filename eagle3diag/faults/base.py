@@ -33,6 +33,15 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def off_by_one(trained: Sequence[int], seen: Sequence[int]) -> bool:
+    """Whether every boundary that is seen lies beside the trained one, all on the same side.
+
+    >>> off_by_one((2, 15), (3, 16)), off_by_one((2, 15), (3, 14)), off_by_one((2, 15), (3,))
+    (True, False, False)
+    """
+    return len(trained) == len(seen) and {b - a for a, b in zip(trained, seen, strict=True)} in ({1}, {-1})
+
+
 @dataclass(frozen=True)
 class Fault:
     """One catalogue entry.

@@ -18,12 +18,15 @@ def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
     length = None if case.observed is None else case.observed.length
     if length is None or case.audit is None:
         return tuple(found)
-    of_file = {f for part in (case.audit, case.weights) if part is not None for f in judge(part) if f.severity > Severity.NOTE}
     mended = case.assume_fixed
     ends = {c.id: c.typical[1] for c in catalogue() if c.typical is not None and c.shown_by == IN_FILES and c.id not in mended}
     if any(load.canonical.startswith("layers.0.") for load in case.audit.outcome("loaded")):
         ends.pop("FM-05", None)  # a layer of which a norm is missing may do well
-    refuted = [f for f in found if f in of_file and f.severity is Severity.ERROR and length >= ends.get(f.fault, length) + BEATEN]
+    doubtful = [f for f in found if f.severity is Severity.ERROR and length >= ends.get(f.fault, length) + BEATEN]
+    if not doubtful:
+        return tuple(found)
+    of_file = {f for part in (case.audit, case.weights) if part is not None for f in judge(part) if f.severity > Severity.NOTE}
+    refuted = [f for f in doubtful if f in of_file]
     if not refuted:
         return tuple(found)
     engine = f"{case.audit.engine} {case.audit.engine_version}"

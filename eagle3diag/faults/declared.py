@@ -6,6 +6,7 @@ from __future__ import annotations
 from eagle3diag.case import Case
 from eagle3diag.compare import Comparison
 from eagle3diag.faults import engine
+from eagle3diag.faults.base import off_by_one
 from eagle3diag.findings import Evidence, Finding, Severity
 
 
@@ -17,8 +18,7 @@ def otherwise(c: Comparison, unlike: tuple[Evidence, ...]) -> Finding | None:
     trained, live = c.train.boundaries, c.live.boundaries
     if not trained or len(trained) != len(live) or trained == live:
         return None
-    shifts = {b - a for a, b in zip(trained, live, strict=True)}
-    by_one = len(shifts) == 1 and shifts <= {-1, 1}
+    by_one = off_by_one(trained, live)
     seen, wanted = (", ".join(map(str, boundaries)) for boundaries in (live, trained))
     return Finding(
         "FM-29" if by_one else "FM-28",
@@ -42,7 +42,7 @@ def configured(case: Case) -> Finding | None:
     captured = case.audit.captures[0].boundaries if case.audit.captures else None
     if captured is None or captured == tuple(sorted(trained)) or len(captured) != len(trained):
         return None
-    by_one = {b - a for a, b in zip(sorted(trained), captured, strict=True)} in ({1}, {-1})
+    by_one = off_by_one(sorted(trained), captured)
     seen, wanted = (", ".join(map(str, boundaries)) for boundaries in (captured, trained))
     name = f"{case.audit.engine} {case.audit.engine_version}"
     return Finding(

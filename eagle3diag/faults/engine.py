@@ -11,6 +11,7 @@ from eagle3diag.engines import ENGINES
 from eagle3diag.engines.draftclass import HOLDS
 from eagle3diag.engines.layers import DEFAULT, Capture
 from eagle3diag.engines.rules import Bug, Version
+from eagle3diag.faults.base import off_by_one
 from eagle3diag.faults.checkpoint import replaced_head, tied_by_mistake, wrong_names
 from eagle3diag.faults.general import layer_count
 from eagle3diag.faults.shapes import fc_width, other_architecture
@@ -166,8 +167,7 @@ def other_layers(audit: Audit) -> Finding | None:
         return _unread_without_target(audit, capture) if capture.unread else None
     if capture.boundaries == tuple(sorted(set(trained))):
         return None
-    shifts = {b - t for b, t in zip(capture.boundaries, sorted(trained), strict=False)}
-    shifted = len(shifts) == 1 and abs(next(iter(shifts))) == 1 and len(capture.boundaries) == len(trained)
+    shifted = off_by_one(sorted(trained), capture.boundaries)
     title = f"will capture boundaries {_listed(capture.boundaries)}, trained for {_listed(trained)}"
     return Finding(
         "FM-29" if shifted else "FM-28",

@@ -12,7 +12,7 @@ from eagle3diag.engines import at, known_version
 from eagle3diag.engines.logs import Kind
 from eagle3diag.engines.sglang import ACCEPT_RATE
 from eagle3diag.errors import BadArgument
-from eagle3diag.faults.base import Fault, some_of
+from eagle3diag.faults.base import Fault, off_by_one, some_of
 from eagle3diag.faults.copies import said_already
 from eagle3diag.faults.serving import NOTHING_ACCEPTED
 from eagle3diag.findings import Evidence, Finding, Severity
@@ -182,8 +182,7 @@ def _other_layers(case: Case) -> Finding | None:
     wanted = tuple(sorted(case.audit.aux_boundaries))
     if used is None or tuple(sorted(used)) == wanted:
         return None
-    shift = {u - w for u, w in zip(sorted(used), wanted, strict=False)} if len(used) == len(wanted) else set()
-    by_one = shift in ({-1}, {1})
+    by_one = off_by_one(wanted, sorted(used))
     found = Finding(
         "FM-29" if by_one else "FM-28",
         Severity.WARNING if by_one else Severity.ERROR,

@@ -74,6 +74,18 @@ def share_of_rounds(replay: Replay) -> float | None:
     return replay.served_share if replay.served_rounds >= TELLING else None
 
 
+def differs(healthy: Replay, length: float | None) -> bool:
+    """Whether a server does otherwise than the healthy replay: in its recorded rounds, by more than rounding; or, where these are too few to
+    tell, whether it accepts less."""
+    alike = share_of_rounds(healthy)
+    return alike < UNLIKE if alike is not None else length is not None and length < healthy.accept_length - HARMLESS
+
+
+def not_accepted(healthy: Replay) -> bool:
+    """Whether the file is next to never accepted by itself: what is served of so little tells nothing more."""
+    return healthy.accept_length <= NEXT_TO_NOTHING + HARMLESS
+
+
 def judge_rounds(fault: Fault, how: str, alike: int, rounds: int, healthy: Replay) -> Iterator[Finding]:
     """``fault``, where of the server's recorded ``rounds`` its replay (``how`` it was broken) makes nearly all, ``alike`` of them."""
     if rounds < TELLING or alike < ALIKE * rounds:
@@ -144,8 +156,8 @@ def judge_beaten(healthy: Replay, observed: Acceptance) -> Iterator[Finding]:
 
 def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
     """FM-25: the server gives what the replay gives, and it is little; ``length``: the accept length observed."""
-    nothing = healthy.accept_length <= NEXT_TO_NOTHING + HARMLESS  # what is served of so little tells nothing more
-    if not healthy.accept_length < WEAK or (length is not None and length < healthy.accept_length - HARMLESS and not nothing):
+    less = length is not None and length < healthy.accept_length - HARMLESS
+    if not healthy.accept_length < WEAK or (less and not not_accepted(healthy)):
         return
     evidence = [Evidence("accept length, replayed", healthy.accept_length, f"at least {WEAK}", "replay")]
     if length is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -34,6 +35,11 @@ class Text:
     first: Tensor
     last: Tensor
     starts: tuple[int, ...]
+
+    @property
+    def longest(self) -> int:
+        """Keys of the longest record: what one row may attend to; at least 1."""
+        return max((b - a for a, b in pairwise(self.starts)), default=1) or 1
 
 
 def pack(net: Net, records: Sequence[tuple[Tensor, Tensor]], loop: Loop = NEWEST, answers: Sequence[int] | None = None) -> Text:
@@ -93,18 +99,13 @@ class Memory:
         return gather(queries, (keys[low:high], values[low:high]), visible, own, net.attention.scale(net))
 
 
-def forward(net: Net, tokens: Tensor, hidden: Tensor, memory: Memory, step: int, loop: Loop, anew: Tensor | None = None) -> Tensor:
-    """One forward of every row: tokens [N] and hidden [N, H] to raw outputs [N, H]; after the first step it leaves its own keys.
-
-    ``anew`` [N]: where in the text these rows lie, so that their keys there are made anew; their place is the last that they see."""
+def forward(net: Net, tokens: Tensor, hidden: Tensor, memory: Memory, step: int, loop: Loop) -> Tensor:
+    """One forward of every row: tokens [N] and hidden [N, H] to raw outputs [N, H]; after the first step it leaves its own keys."""
     position = memory.place + step + (loop.position_offset if step else 0)
     for layer in range(net.layers):
         mixed = net.mix(layer, tokens, hidden)
         if step:
             memory.own[layer].append(net.keys(layer, mixed, position))
-        elif anew is not None:
-            for kept, made in zip(memory.prefix[layer], net.keys(layer, mixed, position), strict=True):
-                kept[anew] = made
         found = memory.find(net, layer, net.queries(layer, mixed, position), step)
         hidden = net.finish(layer, tokens, hidden, found)
     return hidden
@@ -115,7 +116,7 @@ def read(net: Net, text: Text, rows: Tensor, loop: Loop = NEWEST) -> tuple[list[
     """The first forward, a layer at a time: the keys of all rows per layer, and the raw outputs [N, H] of ``rows`` [N]."""
     prefix: list[Keys] = []
     hidden, every = text.hidden, torch.arange(len(text.tokens), device=net.device)
-    size = net.rows_at_once(_span(text))
+    size = net.rows_at_once(text.longest)
     for layer in range(net.layers):
         made = [net.keys(layer, net.mix(layer, text.tokens[part], hidden[part]), text.place[part]) for part in _parts(every, size)]
         if not made:
@@ -135,14 +136,9 @@ def _parts(rows: Tensor, size: int) -> Sequence[Tensor]:
     return rows.split(size) if len(rows) else ()
 
 
-def _span(text: Text) -> int:
-    """Keys of the longest record: what one row may attend to."""
-    return max((b - a for a, b in zip(text.starts, text.starts[1:], strict=False)), default=1) or 1
-
-
 def batches(net: Net, text: Text, rows: Tensor, raw: Tensor, prefix: list[Keys], wide: int = 1) -> Iterator[tuple[Tensor, Tensor, Memory]]:
     """Rows [n], their raw outputs and what they find, so many at a time as the budget allows."""
-    size = net.rows_at_once(_span(text), wide)
+    size = net.rows_at_once(text.longest, wide)
     for part, out in zip(_parts(rows, size), _parts(raw, size), strict=True):
         yield part, out, Memory.at(prefix, text, part)
 

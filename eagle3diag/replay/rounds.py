@@ -4,7 +4,6 @@ what was accepted before, and nothing else needs it: drafting from every positio
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -65,9 +64,8 @@ class _Cache:
     @classmethod
     def of(cls, net: Net, text: Text, record: Tensor, loop: Loop) -> _Cache:
         """Keys of true states, of every place."""
-        sizes = [b - a for a, b in pairwise(text.starts)]
         prefix, _ = read(net, text, text.tokens.new_empty(0), loop)
-        places = torch.arange(max(sizes, default=0), device=net.device)
+        places = torch.arange(text.longest, device=net.device)
         starts, ends = (torch.tensor(x, device=net.device)[record] for x in (text.starts[:-1], text.starts[1:]))
         rows = torch.minimum(starts[:, None] + places, ends[:, None] - 1)
 

@@ -165,7 +165,9 @@ def test_what_a_variable_holds_is_not_guessed(text: str, tmp_path: Path) -> None
 def test_a_variable_that_is_a_value_hides_no_option(text: str, tmp_path: Path) -> None:
     """Paths and ports are often variables: what else is given is known all the same."""
     found = detect(Case(Given(draft=write_draft(tmp_path / "draft"), launch=text)))
-    assert [f.title for f in found if f.fault == "FM-03"] == ["no speculative decoding is asked for in the launch command: nothing is drafted"]
+    assert [f.title for f in found if f.fault == "FM-03"] == [
+        "no speculative decoding is asked for in the launch command: nothing is drafted"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,12 @@ LEGAL: dict[str, dict[str, Any]] = {
     "relative and absolute": {"launch": sglang(target="./Kimi-K2.5/", draft="kimi-eagle3"), "log": sglang_log()},
     "hub's cache": {
         "launch": sglang(),
-        "log": sglang_log(model_path="/root/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0a1b2c3"),
+        "log": sglang_log(model_path="/home/user/.cache/huggingface/hub/models--moonshotai--Kimi-K2.5/snapshots/0a1b2c3"),
     },
-    "ModelScope's cache": {"launch": sglang(), "log": sglang_log(model_path="/root/.cache/modelscope/hub/models/moonshotai/Kimi-K2___5")},
+    "ModelScope's cache": {
+        "launch": sglang(),
+        "log": sglang_log(model_path="/home/user/.cache/modelscope/hub/models/moonshotai/Kimi-K2___5"),
+    },
     "variables": {"launch": sglang(target="$MODEL", draft="${DRAFT}", algorithm="$ALGO"), "log": sglang_log()},
     "template": {"launch": "sglang serve --model-path '{{ .Values.model }}' --speculative-algorithm EAGLE3", "log": sglang_log()},
     "remote store": {"launch": sglang(target="s3://bucket/model"), "log": sglang_log(model_path="/tmp/abc")},
