@@ -16,6 +16,7 @@ from eagle3diag.engines.combos_vllm import method
 from eagle3diag.faults import commands
 from eagle3diag.faults.base import Fault
 from eagle3diag.faults.serving import NEXT_TO_NOTHING, NOTHING_ACCEPTED
+from eagle3diag.faults.widths import other_stage
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.replay import Change, Net
 from eagle3diag.serving import Launch
@@ -65,16 +66,28 @@ def _eagle_flag(case: Case) -> Finding | None:
         best = max(case.comparison.single, key=lambda b: b.standardised.median)
         what = "final normed state" if best.boundary == -1 else f"boundary {best.boundary}"
         evidence.append(Evidence(f"cosine of what is fed with the target's {what}", best.standardised.median, None, "compare"))
-    if named is None and not narrow:
+    if named is None and (not narrow or (case.comparison is not None and other_stage(case.comparison) is not None)):
         return None
+    title = "EAGLE was named where EAGLE-3 is needed" if named else f"one hidden state reaches the draft where {wide:g} were trained"
     return Finding(
         "FM-01",
         Severity.ERROR,
-        "EAGLE was named where EAGLE-3 is needed, so fc is skipped",
-        _skipped(case)[0],
+        f"{title}, so fc is skipped",
+        _skipped(case)[0] + ("" if named else _though_named(case)),
         tuple(evidence),
         _skipped(case)[1],
         "Measure the accept length again; a second fault may have been hiding behind this one.",
+    )
+
+
+def _though_named(case: Case) -> str:
+    """What else it may be where the command that is known names the right algorithm."""
+    launch, source = _effective(case)
+    if launch is None or not launch.algorithm:
+        return ""
+    return (
+        f" The {source} names {launch.algorithm}: then it is not of the server that was recorded, or the target's class hands out no aux states "
+        "(FM-02)."
     )
 
 

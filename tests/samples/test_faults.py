@@ -98,6 +98,20 @@ def test_fm01_recorded(samples: Path, draft: Draft, target: Target, train: Hidde
     assert whole.ranked[0].weight > 0.8
 
 
+def test_one_state_is_not_said_to_be_the_flag_where_the_command_names_eagle3(
+    samples: Path, draft: Draft, target: Target, train: HiddenStates, reference: HiddenStates
+) -> None:
+    """The final state alone may be of another server, or of a class without aux states; the last of the trained ones, of a pipeline stage."""
+    command = SERVE.format("EAGLE3")
+    alone = diagnose(draft=draft, target=target, train=train, live=samples / "live" / "eagle_flag" / "live", launch=command)
+    few = train.select(range(6))
+    staged = diagnose(draft=draft, target=target, train=few, live=fed(few, reference, (27,)), launch=command + " --pp-size 2")
+
+    assert serious(alone) == ["FM-01"] and "was named" not in alone.verdict
+    assert "FM-02" in alone.findings[0].because and "EAGLE3" in alone.findings[0].because
+    assert set(serious(staged)) == {"FM-40"} and staged.ranked[0].weight > 0.9
+
+
 def test_fm01_from_the_command_alone(draft: Draft) -> None:
     """Checkpoint and launch command are enough; with EAGLE3 they are silent, and an EAGLE-1 sized fc may be served with EAGLE."""
     assert serious(diagnose(draft=draft, launch=SERVE.format("EAGLE"))) == ["FM-01"]
