@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.injection import cheap
 from benchmarks.injection.faults import HEALTHY, Broken, Injection, both, of, pairs
+from benchmarks.injection.unlisted import CAUSES
 from benchmarks.injection.world import DUMPED, LAUNCH, SERVED, STEPS, World, open_world
 from benchmarks.scoring import page
 from eagle3diag import diagnose
@@ -105,6 +106,13 @@ def alarms(world: World, seed: int) -> Iterator[Asked]:
             yield _keys(world, injection, evidence, seed), injection
 
 
+def unlisted(world: World, seed: int, count: int = 3) -> Iterator[Asked]:
+    """As many as make one case in twenty, the share that the diagnosis keeps for them."""
+    for cause in random.Random(f"{world.name} {seed}").sample(CAUSES, count):
+        for evidence in EVIDENCE:
+            yield _keys(world, cause, evidence, seed), cause
+
+
 def series(world: World, seed: int, count: int = 10) -> Iterator[Asked]:
     for one, two in pairs(world, random.Random(seed), count):
         keys = {**_keys(world, one, EVIDENCE[0], seed), "fault": f"{one.fault}+{two.fault}", "name": f"{one.name} and {two.name}"}
@@ -135,7 +143,7 @@ def run(args: argparse.Namespace) -> None:
                 name, _, folder = entry.partition("=")
                 world = open_world(name, Path(folder), args.target, args.prompts, args.cache)
                 world = replace(world, dumped=args.dumped, served=args.served)
-                cases = [*singles(world, seed), *series(world, seed), *alarms(world, seed)]
+                cases = [*singles(world, seed), *unlisted(world, seed), *series(world, seed), *alarms(world, seed)]
                 cases.sort(key=lambda c: zlib.crc32(repr(c[0]).encode()))  # so that a part that ran is a fair sample
                 for keys, what in cases[: args.limit]:
                     key = tuple(str(keys[k]) for k in ("draft", "fault", "name", "evidence", "seed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from benchmarks.injection.unlisted import UNLISTED
 from benchmarks.injection.world import DUMPED, SERVED
 from eagle3diag.diagnose.words import REFUTED
 from eagle3diag.faults import in_words
@@ -18,6 +19,7 @@ from eagle3diag.faults.replayed import HARMLESS
 from eagle3diag.intervals import exact
 
 EVERYTHING, NO_ROUNDS, NO_LIVE, FILES = "everything", "no rounds", "no live dump", "files and log"
+NONE, AS_TRAINED = "none of these", "as trained"
 
 BINS = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1.01)
 """Shares between which diagnoses are counted together, to see whether they are right as often as they say; the fourth are those given with 90 %."""
@@ -72,6 +74,11 @@ class Outcome:
         return tuple(f for f in str(self.row["fault"]).split("+") if f)
 
     @property
+    def listed(self) -> bool:
+        """A fault of the catalogue, alone."""
+        return len(self.faults) == 1 and self.faults != (UNLISTED,)
+
+    @property
     def names(self) -> list[str]:
         return [f for f, _ in self.row["said"] if not _symptom(f)]
 
@@ -97,6 +104,12 @@ class Outcome:
     @property
     def harmless(self) -> bool:
         return self.cost is not None and self.cost < HARMLESS
+
+    @property
+    def likeliest(self) -> str:
+        """What has the largest share: a fault that is named, "none of these" or "as trained"."""
+        shares = [*((w, f) for f, w in self.row["said"] if not _symptom(f)), (self.row["none"], NONE), (self.row["as_trained"], AS_TRAINED)]
+        return str(max(shares)[1])
 
     def _is(self, name: str) -> bool:
         return any(name in same_as(f) for f in self.faults)
@@ -140,7 +153,8 @@ def _evidence(outcomes: Iterable[Outcome], kind: str) -> list[Outcome]:
 
 
 def bars(outcomes: list[Outcome]) -> str:
-    single = [o for o in outcomes if len(o.faults) == 1]
+    single = [o for o in outcomes if o.listed]
+    strange = [o for o in outcomes if o.faults == (UNLISTED,) and not o.harmless]
     full, files = _evidence(single, EVERYTHING), _evidence(single, FILES)
     number = [o for o in full if o.row["seen"] == "number"]
     shown = [o for o in full if o.row["seen"] != "number"]
@@ -159,6 +173,12 @@ def bars(outcomes: list[Outcome]) -> str:
         ("files and log: first, or left open with it among what is open", "95 %", share(files, lambda o: o.open)),
         ("... of these first", "", share(files, lambda o: o.first)),
         ("no live dump: first, or left open with it among what is open", "", share(_evidence(single, NO_LIVE), lambda o: o.open)),
+        (
+            'a cause in no list, costing 0.10 or more, everything given: "none of these" first',
+            "",
+            share(_evidence(strange, EVERYTHING), _none),
+        ),
+        ("... with any evidence: a fault is said with 85 % or more", "", share(strange, lambda o: o.share >= BINS[3])),
         ("false alarms on healthy drafts and legal oddities", "0 of 500", share(quiet, lambda o: o.alarm)),
         ("... of the others: cannot be told", "", share([o for o in quiet if not o.alarm], lambda o: not o.quiet)),
         ("said with a share of 90 %, give or take 5, and right", "85 to 95 %", share(_said(blamed, *BINS[3:5]), _right)),
@@ -186,6 +206,10 @@ def _said(outcomes: list[Outcome], low: float, high: float) -> list[Outcome]:
     return [o for o in outcomes if low <= o.share < high]
 
 
+def _none(outcome: Outcome) -> bool:
+    return outcome.likeliest == NONE
+
+
 def _right(outcome: Outcome) -> bool:
     return bool(outcome.faults) and outcome.first
 
@@ -194,7 +218,7 @@ def matrix(outcomes: list[Outcome]) -> str:
     words = in_words()
     groups: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for o in outcomes:
-        if len(o.faults) == 1:
+        if o.listed:
             groups[(o.faults[0], o.row["name"])].append(o)
     drafts = sorted({o.row["draft"] for o in outcomes}, key=lambda d: ("sample", "two layers", "latent").index(d))
     costs = " | ".join(f"costs: {d}" for d in drafts)
@@ -218,6 +242,22 @@ def matrix(outcomes: list[Outcome]) -> str:
         link = f"[{fault}](faults/{fault}.md) {title}" if title else fault
         lines.append(f"| {link} | {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def unlisted(outcomes: list[Outcome]) -> str:
+    """Of each cause in no list: what it costs, and what is likeliest by the evidence given."""
+    rows: dict[str, list[Outcome]] = defaultdict(list)
+    for o in outcomes:
+        if o.faults == (UNLISTED,):
+            rows[o.row["name"]].append(o)
+    kinds = (EVERYTHING, NO_ROUNDS, NO_LIVE, FILES)
+    lines = [f"| cause | costs | {' | '.join(kinds)} |", "|" + "---|" * (2 + len(kinds))]
+    for name, group in sorted(rows.items()):
+        said = (Counter(o.likeliest for o in _evidence(group, kind)).most_common() for kind in kinds)
+        costs = [o.cost for o in group if o.cost is not None]
+        cells = [f"{min(costs):.2f} to {max(costs):.2f}", *(", ".join(f"{what} {n}" for what, n in counts) for counts in said)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) if rows else "None run."
 
 
 def groups() -> str:
@@ -247,7 +287,7 @@ def missed(outcomes: list[Outcome]) -> str:
     instead: dict[tuple[str, str], list[str]] = defaultdict(list)
     for o in outcomes:
         wrong = not o.first if o.row["evidence"] == EVERYTHING else not o.open if o.row["evidence"] == FILES else False
-        if len(o.faults) == 1 and wrong:
+        if o.listed and wrong:
             what = "nothing" if o.quiet or not o.names else o.names[0]
             cost = "" if o.cost is None else f", costs {o.cost:.2f}"
             instead[(o.faults[0], o.row["name"])].append(f"{what} ({o.row['draft']}, {o.row['evidence']}{cost})")
@@ -294,6 +334,9 @@ reference of all boundaries, the command, and counts of {served} other prompts. 
 found, or when nothing is blamed: it explains nothing. With files and log alone, and without a live dump, "left open" is right where the fault is
 among what is listed as open and nothing else is blamed. An *alarm* is a finding above a note, or a verdict that something is lost.
 
+**Causes in no list** (`benchmarks/injection/unlisted.py`): what a server could do to a draft and no fault of the catalogue names. The diagnosis keeps
+5 % for such, so one case in twenty is drawn from them. A fault that is blamed for one is wrong, and counts so below.
+
 **Seeds.** Thresholds and priors are looked at on odd seeds; this table is of even seeds ({seeds}), {count} cases. Even seeds up to 36 were looked at
 when this page was of earlier releases, and are not used any more.
 
@@ -313,6 +356,7 @@ def page(cases: list[Path], real: Path | None, speed: Path | None, out: Path | N
         HEAD.format(served=SERVED, dumped=DUMPED, harmless=f"{HARMLESS:.2f}", seeds=ran, count=len(rows)) + "\n" + bars(outcomes),
         "## Right as often as it says\n\n" + calibration(outcomes),
         "## The matrix\n\n" + matrix(outcomes),
+        "## Causes in no list\n\nWhat is likeliest, in how many cases.\n\n" + unlisted(outcomes),
         "## What cannot be told apart\n\n" + groups(),
         "## Not named\n\n" + missed(outcomes),
         "## False alarms\n\n" + alarms(outcomes),

@@ -15,13 +15,17 @@ from itertools import combinations
 from eagle3diag.case import Case
 from eagle3diag.diagnose.candidates import RULED_OUT, Candidate, candidates
 from eagle3diag.diagnose.likelihood import (
+    COLLAPSES,
     Predicted,
     log_likelihood,
     log_of_anything,
+    log_of_collapse,
     log_sum,
     narrowness,
+    of_as_often,
+    of_lost_rounds,
+    of_near_rounds,
     of_rounds,
-    of_unlisted_rounds,
     overdispersion,
 )
 from eagle3diag.diagnose.result import Counterfactual
@@ -31,7 +35,8 @@ from eagle3diag.findings import Finding
 from eagle3diag.replay import Change, Replay
 
 NONE_OF_THESE = 0.05
-"""Prior of a cause that is in no list. It predicts every number alike, so it wins only where nothing else comes near."""
+"""Prior of a cause that is in no list. In some of them all is lost (:data:`~eagle3diag.diagnose.likelihood.COLLAPSES`); the others predict every
+number alike, and of rounds that they come out more or less as in some replay."""
 
 LISTED = 0.95
 """Share of what the faults hold that were not seen, likeliest first, up to which they are named: what is left open is a credible set."""
@@ -55,14 +60,21 @@ MOST_AT_ONCE = 3  # faults of one series; each further one is looked for only wh
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A set of faults, with the log of prior x likelihood, and whether it explains the number better than anything would.
+    """A set of faults, with the logs of its prior and likelihood, and whether it explains the number better than anything would.
 
-    ``unlisted``: the log likelihood of the server's rounds under a cause that is in no list and does much the same as these."""
+    ``unlisted``: the log likelihood under a cause that is in no list and does much the same as these. ``other_form``:
+    the rounds speak for another form of its faults than was replayed, so what that costs is not known."""
 
     faults: frozenset[str]
-    log_weight: float
+    prior: float
+    likelihood: float
     fits: bool
     unlisted: float
+    other_form: bool
+
+    @property
+    def log_weight(self) -> float:
+        return self.prior + self.likelihood
 
 
 @dataclass
@@ -78,6 +90,13 @@ class Explanation:
     cost: dict[str, float] = field(default_factory=dict)
     none_of_these: float = 0.0
     as_trained: float = 0.0
+
+    def add(self, h: Hypothesis, probability: float, shares: dict[str, float]) -> None:
+        """What a hypothesis of this ``probability`` says of its faults, and of whose ``shares`` the loss is."""
+        for fault in h.faults:
+            self.certainty[fault] = self.certainty.get(fault, 0.0) + probability
+        for fault, share in shares.items():
+            self.weight[fault] = self.weight.get(fault, 0.0) + probability * share
 
 
 def explain(case: Case, found: tuple[Finding, ...], say: Callable[[str], None]) -> Explanation:
@@ -138,10 +157,27 @@ class _Weighing:
         return Predicted(replay.p, replay.rounds / few**2, spread, (low, high), replay.served, other_form)
 
     def _likelihood(self, predicted: Predicted) -> float:
-        if self.observed is None:
-            return 0.0
-        rounds = of_rounds(predicted) if predicted.served else self._any_rounds
-        return rounds + (0.0 if self._only_rounds else log_likelihood(predicted, self.observed, self.case.steps))
+        """Of number and rounds, where what was replayed is there: as replayed, or in another form."""
+        return log_sum(self._forms(predicted))
+
+    def _forms(self, predicted: Predicted) -> list[float]:
+        """The same in its parts: as replayed, and, where that can be, in another form."""
+        if not predicted.served or not predicted.other_form:
+            return [self._exactly(predicted)]
+        return [self._exactly(predicted) + math.log(1 - predicted.other_form), self._much_as(predicted) + math.log(predicted.other_form)]
+
+    def _exactly(self, predicted: Predicted) -> float:
+        return self._number(predicted) + (of_rounds(predicted.served) if predicted.served else self._any_rounds)
+
+    def _much_as(self, predicted: Predicted) -> float:
+        """Of number and rounds under something else that does much the same: in some of its rounds, or only as often."""
+        if not predicted.served:
+            return self._anything
+        near = of_near_rounds(predicted.served) + self._anything - self._any_rounds
+        return log_sum((near, of_as_often(predicted.served) + self._number(predicted))) - math.log(2)
+
+    def _number(self, predicted: Predicted) -> float:
+        return 0.0 if self.observed is None or self._only_rounds else log_likelihood(predicted, self.observed, self.case.steps)
 
     # -- hypotheses -----------------------------------------------------------------------------------------------------------------
 
@@ -152,14 +188,16 @@ class _Weighing:
         if len(faults) == 1 and (variants := self.singles.get(next(iter(faults)))):
             # which of its variants it is nobody told: the mean over them, not the best of many
             likelihood = log_sum(self._likelihood(self._predicted(v[2], v[0])) for v in variants) - math.log(len(variants))
+        better = likelihood > self._anything
         if open_ended:  # a fault that no replay shows may cost nothing or everything
-            likelihood = log_sum((likelihood, self._anything)) - math.log(2)
-        unlisted = of_unlisted_rounds(predicted.served) if predicted.served else self._any_rounds
-        if predicted.served:  # each round for itself says more than their sums do
-            near = of_rounds(predicted) > unlisted
+            likelihood = log_sum((likelihood, self._whatever(self._anything))) - math.log(2)
+        if predicted.served:  # each round for itself says more than their sums do, of a fault that has one form
+            near = predicted.other_form >= MANY_FORMS or of_rounds(predicted.served) > of_near_rounds(predicted.served)
         else:
             near = not predicted.p or likelihood > self._best_possible - FAR
-        made = Hypothesis(faults, prior + likelihood, likelihood > self._anything and near, unlisted)
+        forms = self._forms(predicted)
+        other_form = forms[-1] > forms[0]
+        made = Hypothesis(faults, prior, likelihood, better and near, self._much_as(predicted), other_form)
         self.hypotheses.append(made)
         return made
 
@@ -238,6 +276,13 @@ class _Weighing:
             return self._any_rounds
         return log_of_anything(self.observed, self.case.steps, self._spread) + self._any_rounds
 
+    def _whatever(self, some: float) -> float:
+        """The same for a cause of which nothing is known: under some all is lost, and under the others it is as likely as ``some`` says."""
+        lost = of_lost_rounds(self.healthy.served) if self.healthy is not None and self.healthy.served else 0.0
+        if self.observed is not None and not self._only_rounds:
+            lost += log_of_collapse(self.observed, self.case.steps, self._spread)
+        return log_sum((some + math.log(1 - COLLAPSES), lost + math.log(COLLAPSES)))
+
     @cached_property
     def _only_rounds(self) -> bool:
         """Whether the number is of the very rounds that are weighed one by one, so that it says nothing more."""
@@ -246,7 +291,7 @@ class _Weighing:
     @cached_property
     def _any_rounds(self) -> float:
         """Of the recorded rounds, where nothing says what they should have been: they are more or less like those of a healthy server."""
-        return of_unlisted_rounds(self.healthy.served) if self.healthy is not None and self.healthy.served else 0.0
+        return of_near_rounds(self.healthy.served) if self.healthy is not None and self.healthy.served else 0.0
 
     @cached_property
     def _best_possible(self) -> float:
@@ -270,30 +315,40 @@ class _Weighing:
             if (best := self._best(fault)) is not None and self.healthy is not None:
                 out.variant[fault], out.nearest[fault] = best[:2]
                 out.cost[fault] = self.healthy.accept_length - best[1].accept_length
-        unlisted = log_sum(h.unlisted for h in self.hypotheses) - math.log(len(self.hypotheses)) - self._any_rounds
-        # what was seen may be there beside it; where no number asks for a cause, one in no list is only thought of where nothing was seen
-        absent = sum(math.log(1 - c.present) for c in self.candidates.values() if not (c.seen and self._known))
-        none = math.log(NONE_OF_THESE) + self._anything + unlisted + absent
-        total = log_sum([*(h.log_weight for h in self.hypotheses), none])
-        out.none_of_these = math.exp(none - total)
+        beside = [h for h in self.hypotheses if not h.faults or (self._known and all(self.candidates[f].seen for f in h.faults))]
+        # a cause in no list leaves rounds much as when healthy, much as in some replay, or loses them all
+        much_as = log_sum(h.unlisted for h in self.hypotheses) - math.log(len(self.hypotheses))
+        cause = math.log(NONE_OF_THESE) + self._whatever(log_sum((self._anything, much_as)) - math.log(2))
+        total = log_sum([h.log_weight for h in self.hypotheses] + [h.prior + cause for h in beside])
         for h in self.hypotheses:
-            probability = math.exp(h.log_weight - total)
-            for fault in h.faults:
-                out.certainty[fault] = out.certainty.get(fault, 0.0) + probability
-            shares = self._shares(h, out.cost)
-            for fault, share in shares.items():
-                out.weight[fault] = out.weight.get(fault, 0.0) + probability * share
-            if not shares:
-                out.as_trained += probability
+            probability, shares = math.exp(h.log_weight - total), self._shares(h, out.cost)
+            out.add(h, probability, shares)
+            out.as_trained += 0.0 if shares else probability
+        for h in beside:
+            probability, shares = math.exp(h.prior + cause - total), self._shares_beside_a_cause(h, out.cost)
+            out.add(h, probability, shares)
+            out.none_of_these += probability * (1 - sum(shares.values()))
         return out
+
+    def _shares_beside_a_cause(self, h: Hypothesis, cost: dict[str, float]) -> dict[str, float]:
+        """Each fault's part of the loss where a cause in no list is there too. Beside faults that explain the number it has taken nothing away;
+        beside others it has taken what they leave, if that is known."""
+        shares = self._shares(h, cost)
+        if h.fits or not shares:
+            return shares
+        length = self.observed.length if self.observed else None
+        if self.healthy is None or length is None or not h.faults <= cost.keys():
+            return {}
+        known, lost = sum(max(cost[f], 0.0) for f in h.faults), self.healthy.accept_length - length
+        return {f: share * known / lost for f, share in shares.items()} if known < lost else {}
 
     def _shares(self, h: Hypothesis, cost: dict[str, float]) -> dict[str, float]:
         """Each fault's part of the loss under one hypothesis: by what it costs alone; empty where nothing is lost to speak of."""
         length = self.observed.length if self.observed else None
         left = None if self.healthy is None or length is None else self.healthy.accept_length - length
-        known = {f: max(cost.get(f, 0.0), 0.0) for f in h.faults if f in cost}
-        unknown = [f for f in h.faults if f not in cost]
-        rest = 1.0 if left is None else max(left - sum(known.values()), HARMLESS if unknown else 0.0)
+        known = {f: max(cost[f], 0.0) for f in h.faults if f in cost and not h.other_form}
+        unknown = h.faults - known.keys()
+        rest = 1.0 if left is None else max(left - sum(known.values()), HARMLESS if unknown and not h.other_form else 0.0)
         loss = known | {f: rest / len(unknown) for f in unknown}
         total = sum(loss.values())
         return {f: x / total for f, x in loss.items()} if total >= HARMLESS else {}

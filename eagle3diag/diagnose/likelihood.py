@@ -20,10 +20,19 @@ CONCENTRATION = 100.0
 of one kind. More rounds replayed do not make other prompts more alike."""
 
 
-ROUNDING = 30.0
-"""Beta(1, 30): the share of a server's rounds in which rounding alone lets it accept another number of drafts than a float32 replay of the
+ROUNDING = (2.0, 100.0)
+"""Beta prior of the share of a server's rounds in which rounding alone lets it accept another number of drafts than a float32 replay of the
 right thing does. Measured on a training dump of the same tokens: 46 of 3,359 (1.0 to 1.8 %) in SGLang 0.5.23, bf16 chain and tree and float32
-chain, and vLLM 0.32 in bf16; the mean of the prior is twice that, for kernels and targets that were not measured."""
+chain, and vLLM 0.32 in bf16. For kernels and targets that were not measured the prior lies higher, with one in twenty beyond 4.6 %."""
+
+ANY_SHARE = (1.0, 1.0)
+"""The same for a cause that is in no list: every share alike."""
+
+BY_ACCIDENT = (1.0, 19.0)
+"""Beta prior of the chance of a draft that is wrong everywhere: collapsed servers of the reports show 1.00 to 1.10."""
+
+COLLAPSES = 1 / 3
+"""Share of the causes in no list under which everything is lost, as under about a third of those that are listed."""
 
 Matrix = tuple[tuple[int, ...], ...]
 """Rounds by what the server accepted and what the replay does, [steps + 1, steps + 1] (:attr:`eagle3diag.replay.Replay.served`)."""
@@ -99,34 +108,38 @@ def log_likelihood(predicted: Predicted, observed: Acceptance, steps: int) -> fl
     return total
 
 
-def of_rounds(predicted: Predicted) -> float:
-    """Natural log of the probability of what the server accepted in each recorded round, where the replay says what it should have.
-
-    A round comes out as replayed, but for a share of them that rounding turns. Or the fault is there in another form than the one replayed:
-    then only how often so many are accepted is foretold (Dirichlet-multinomial).
-    """
-    exact, form = _alike(predicted.served, ROUNDING), predicted.other_form
-    return log_sum((exact + log(1 - form), _as_often(predicted.served) + log(form))) if form else exact
+def of_rounds(served: Matrix) -> float:
+    """Natural log of the probability of what the server accepted in each recorded round, where the replay says what it should have: a round
+    comes out as replayed, but for a share of them that rounding turns."""
+    return _alike(served, ROUNDING)
 
 
-def of_unlisted_rounds(served: Matrix) -> float:
-    """The same for a cause that is in no list, and does more or less what was replayed: every share of rounds may come out otherwise."""
-    return _alike(served, 1.0)
+def of_near_rounds(served: Matrix) -> float:
+    """The same for what does more or less what was replayed: any share of the rounds may come out otherwise."""
+    return _alike(served, ANY_SHARE)
 
 
-def _alike(served: Matrix, doubt: float) -> float:
-    """Rounds that come out as replayed but for a share, drawn from Beta(1, ``doubt``), that comes out as any of the other numbers alike."""
-    total, alike = sum(map(sum, served)), sum(row[i] for i, row in enumerate(served))
-    unlike = total - alike
-    return _log_beta(1 + unlike, doubt + alike) - _log_beta(1, doubt) - unlike * log(max(len(served) - 1, 1))
-
-
-def _as_often(served: Matrix) -> float:
+def of_as_often(served: Matrix) -> float:
+    """The same where only how often so many are accepted is as replayed (Dirichlet-multinomial)."""
     seen, replayed = [sum(row) for row in served], [sum(column) for column in zip(*served, strict=True)]
     worth = min(1.0, CONCENTRATION / sum(replayed))
     prior = [0.5 + worth * n for n in replayed]
     total = lgamma(sum(prior)) - lgamma(sum(prior) + sum(seen))
     return total + sum(lgamma(a + n) - lgamma(a) for a, n in zip(prior, seen, strict=True))
+
+
+def of_lost_rounds(served: Matrix) -> float:
+    """The same for one under which all is lost: each draft that is come to is right by accident, with one chance at each position."""
+    reached = [sum(map(sum, served[i:])) for i in range(len(served))]
+    a, b = BY_ACCIDENT
+    return sum(_log_beta(a + after, b + before - after) - _log_beta(a, b) for before, after in pairwise(reached))
+
+
+def _alike(served: Matrix, share: tuple[float, float]) -> float:
+    """Rounds that come out as replayed but for a share, drawn from Beta(``share``), that comes out as any of the other numbers alike."""
+    total, alike = sum(map(sum, served)), sum(row[i] for i, row in enumerate(served))
+    unlike, (a, b) = total - alike, share
+    return _log_beta(a + unlike, b + alike) - _log_beta(a, b) - unlike * log(max(len(served) - 1, 1))
 
 
 def log_sum(logs: Iterable[float]) -> float:
@@ -137,8 +150,7 @@ def log_sum(logs: Iterable[float]) -> float:
 
 
 def _of_length(predicted: Predicted, observed: Acceptance, length: float) -> float:
-    seen = observed.interval
-    wide = 0.0 if seen is None else (seen[1] - seen[0]) / (2 * Z95)
+    wide = _width(observed)
     low, high = predicted.length
     if predicted.p:
         sigma = math.hypot((high - low) / (2 * Z95), wide, TOLERANCE, TOLERANCE * (predicted.accept_length - 1))
@@ -150,17 +162,32 @@ def _of_length(predicted: Predicted, observed: Acceptance, length: float) -> flo
 
 
 def log_of_anything(observed: Acceptance, steps: int, spread: float = 1.0) -> float:
-    """The same for "none of these": every conditional acceptance, or every accept length from 1 to ``steps + 1``, alike."""
+    """The same where nothing is foretold: every conditional acceptance, or every accept length from 1 to ``steps + 1``, alike."""
     if _has_positions(observed, steps):
-        total, reached = 0.0, 1.0
-        for share in observed.p:
-            trials = _trials(observed, reached, spread)
-            if trials < 1:
-                break
-            total -= log(trials + 1)
-            reached = share
-        return total
+        return _of_positions(observed, spread, 1.0, 1.0)
     return 0.0 if observed.length is None else -log(steps)
+
+
+def log_of_collapse(observed: Acceptance, steps: int, spread: float = 1.0) -> float:
+    """The same where all is lost: drafts are right by accident (:data:`BY_ACCIDENT`)."""
+    if _has_positions(observed, steps):
+        return _of_positions(observed, spread, *BY_ACCIDENT)
+    if observed.length is None:
+        return 0.0
+    sigma = math.hypot(_width(observed), TOLERANCE, BY_ACCIDENT[0] / sum(BY_ACCIDENT))
+    return log(2) - 0.5 * ((observed.length - 1) / sigma) ** 2 - log(sigma * math.sqrt(2 * math.pi))
+
+
+def _of_positions(observed: Acceptance, spread: float, a: float, b: float) -> float:
+    """Counts whose chance at each position is drawn from Beta(a, b)."""
+    total, reached = 0.0, 1.0
+    for share in observed.p:
+        trials = _trials(observed, reached, spread)
+        if trials < 1:
+            break
+        total += _beta_binomial(round(trials * share / reached), trials, a, b)
+        reached = share
+    return total
 
 
 def _beta_binomial(hits: int, trials: int, a: float, b: float) -> float:
@@ -171,6 +198,11 @@ def _beta_binomial(hits: int, trials: int, a: float, b: float) -> float:
 
 def _log_beta(a: float, b: float) -> float:
     return lgamma(a) + lgamma(b) - lgamma(a + b)
+
+
+def _width(observed: Acceptance) -> float:
+    """Standard error of the accept length, where its interval is known."""
+    return 0.0 if observed.interval is None else (observed.interval[1] - observed.interval[0]) / (2 * Z95)
 
 
 def _trials(observed: Acceptance, reached: float, spread: float) -> int:

@@ -81,7 +81,7 @@ def diagnose(
     suspects = tuple(_suspects(case, found, explanation))
     as_trained = explanation.as_trained if restored is None else 0.0
     return Diagnosis(
-        verdict=verdict(ranked, suspects, healthy, observed, as_trained, by_rounds),
+        verdict=verdict(ranked, suspects, healthy, observed, as_trained, by_rounds, explanation.none_of_these),
         observed=observed,
         replay=healthy,
         live_replay=live_replay,

@@ -10,7 +10,7 @@ from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults import named
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ALIKE, ANOTHER_COPY, HARMLESS, UNLIKE, differs, not_accepted, share_of_rounds
+from eagle3diag.faults.replayed import ANOTHER_COPY, HARMLESS, UNLIKE, differs, not_accepted, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -64,6 +64,7 @@ def verdict(
     observed: Acceptance | None,
     as_trained: float,
     by_rounds: frozenset[str] = frozenset(),
+    none_of_these: float = 0.0,
 ) -> str:
     """One sentence, or two: what explains the number, or that nothing does, or between what it cannot be told."""
     serious = [r for r in ranked if r.finding.severity > Severity.NOTE]
@@ -76,21 +77,15 @@ def verdict(
         others = ", ".join(dict.fromkeys(named(r.finding.fault) for r in serious[1:] if r.finding.fault != first.fault))
         more = f" And {len(serious) - 1} more{f': {others}' if others else ''}." if len(serious) > 1 else ""
         copy = " Only its rounds show it, so make sure that the draft given is the one that is served." if first.fault in by_rounds else ""
-        return f"{first.fault}: {_end(first.title)}{copy}{more}"
+        rest = f" But most of what is lost has a cause in no list ({none_of_these:.0%})." if none_of_these > 0.5 else ""
+        return f"{first.fault}: {_end(first.title)}{copy}{more}{rest}"
     if ranked and ranked[-1].finding.fault == "FM-25":
         assert healthy is not None  # it is judged by its replay
         if not_accepted(healthy):
             return f"Not accepted by itself: without any engine the replay of this file gives {healthy.accept_length:.2f}. Its training or its export."
         return "Weak but right: the server gives what the file gives. If that should be more, look at its training and its export."
     if as_trained < 0.5 and healthy is not None and length is not None:
-        apart = f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
-        if as_trained >= REFUTED and suspects:
-            alike = f"prompts as unlike as that would explain it ({as_trained:.0%})"
-            return (
-                f"Cannot be told: {apart}; {alike}, and so would a fault that the evidence given does not show: {_undetermined(suspects)}."
-            )
-        yet = f"No fault is in the evidence given, yet {apart}"
-        return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
+        return _lost(healthy, length, suspects, as_trained, none_of_these)
     if as_trained < 0.5 and suspects:
         return f"No fault is in the evidence given; {_undetermined(suspects)}."
     if healthy is not None and length is not None:
@@ -101,6 +96,32 @@ def verdict(
     return f"Nothing is wrong in the evidence given.{others}"
 
 
+def _lost(healthy: Replay, length: float, suspects: tuple[Suspect, ...], as_trained: float, none_of_these: float) -> str:
+    """Less is served than replayed, and no evidence shows why."""
+    apart = f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}"
+    rounds = share_of_rounds(healthy) is not None
+    if rounds:
+        apart += f", and {_rounds_alike(healthy)}"
+    if none_of_these > 0.5:
+        nearest = f"; of those listed {suspects[0].fault} ({suspects[0].title}) is nearest ({suspects[0].weight:.0%})" if suspects else ""
+        return (
+            f"No listed fault explains it: {apart}. Likelier ({none_of_these:.0%}) it is a cause in no list, or another copy of the draft than the "
+            f"one given{nearest}."
+        )
+    if as_trained >= REFUTED and suspects:
+        other = "rounding as strong as that" if rounds else "prompts as unlike as that"
+        return (
+            f"Cannot be told: {apart}; {other} would explain it ({as_trained:.0%}), and so would a fault that the evidence given does not show: "
+            f"{_undetermined(suspects)}."
+        )
+    yet = f"No fault is in the evidence given, yet {apart}"
+    return f"{yet}: {_undetermined(suspects)}." if suspects else f"{yet}: see what is missing."
+
+
+def _rounds_alike(healthy: Replay) -> str:
+    return f"{healthy.served_alike} of {healthy.served_rounds} of its rounds come out as replayed"
+
+
 def _end(title: str) -> str:
     """A title as a sentence."""
     return title if title.endswith((".", "?", "!")) else f"{title}."
@@ -108,13 +129,13 @@ def _end(title: str) -> str:
 
 def _nothing_lost(healthy: Replay, length: float) -> str:
     alike, little = share_of_rounds(healthy), length > healthy.accept_length - HARMLESS
-    if alike is not None and alike < UNLIKE and little:
+    if alike is not None and alike < UNLIKE:
+        what = "Nothing is lost to speak of" if little else "Nothing is shown to be wrong"
         return (
-            f"Nothing is lost to speak of: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only "
-            f"{healthy.served_alike} of {healthy.served_rounds} rounds come out as replayed, fewer than rounding leaves: something differs a "
-            "little, or another copy of the draft is served."
+            f"{what}: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only {_rounds_alike(healthy)}, fewer than rounding "
+            "leaves: something differs a little, or another copy of the draft is served."
         )
-    if little or (alike is not None and alike >= ALIKE):
+    if little or alike is not None:
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
     records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
     return (

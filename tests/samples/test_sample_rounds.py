@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.injection.engine import held, rounds
+from benchmarks.injection.engine import Held, held, rounds
+from benchmarks.injection.unlisted import CAUSES
+from benchmarks.injection.world import World
 from eagle3diag import diagnose
 from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Draft, Target
@@ -26,10 +29,12 @@ SERVE = (
 Fed = Callable[[torch.Tensor], torch.Tensor]
 
 
-def served(draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x: x, steps: int = 4, **how: Any) -> HiddenStates:
+def served(
+    draft: Draft, target: Target, dump: HiddenStates, fed: Fed = lambda x: x, steps: int = 4, net: Held | None = None, **how: Any
+) -> HiddenStates:
     """The live dump of an engine that shares no code with the replay: it records the right states, and drafts from what ``fed`` makes of
-    them, as ``how`` says."""
-    net = held(draft, target).but(**how)
+    them, as ``how`` says, or as ``net`` does."""
+    net = net or held(draft, target).but(**how)
 
     def record(r: Record) -> dict[str, Any]:
         first, kept = (r.prompt_length or 1) - 1, torch.full((r.tokens,), -1, dtype=torch.int16)
@@ -98,6 +103,22 @@ def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, f
     assert alone.ok and alone.verdict.startswith("Nothing is wrong") and alone.replay is not None
     assert alone.replay.served_alike == alone.replay.served_rounds > 60
     assert not beside.suspects and not [f for f in beside.findings if f.severity > Severity.NOTE]
+
+
+@pytest.mark.parametrize("cause", ["gate and up swapped", "tokens that may not be drafted", "states of later steps lost"])
+def test_a_cause_in_no_list_is_not_blamed_on_one_that_is(draft: Draft, target: Target, few: HiddenStates, cause: str) -> None:
+    """Whether all is lost or a tenth of the rounds: the rounds are those of no listed fault, and the verdict says so and holds none for sure."""
+    world = World("sample", draft, target, few, held(draft, target))
+    broken = next(c for c in CAUSES if c.name == cause).make(world, random.Random(0))
+
+    live = served(draft, target, few, net=broken.held)
+    result = diagnose(draft=draft, target=target, train=few, live=live, launch=SERVE)
+
+    assert result.replay is not None and result.replay.served_alike < 0.95 * result.replay.served_rounds
+    assert result.none_of_these > max([0.5, *(s.weight for s in result.suspects)])
+    assert not [f for f in result.findings if f.severity > Severity.NOTE]
+    assert result.verdict.startswith("No listed fault explains it") and "prompts" not in result.verdict
+    assert f"{result.replay.served_alike} of {result.replay.served_rounds} of its rounds" in result.verdict
 
 
 def test_rounds_of_fewer_drafts_are_not_taken_for_rounds_cut_short(draft: Draft, target: Target, few: HiddenStates) -> None:

@@ -20,8 +20,18 @@ from eagle3diag.diagnose import candidates as weighing
 from eagle3diag.diagnose import diagnose
 from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN
 from eagle3diag.diagnose.explain import NONE_OF_THESE, explain
-from eagle3diag.diagnose.likelihood import CONCENTRATION, TOLERANCE, Predicted, log_likelihood, log_of_anything, narrowness, overdispersion
-from eagle3diag.diagnose.result import Suspect
+from eagle3diag.diagnose.likelihood import (
+    COLLAPSES,
+    CONCENTRATION,
+    TOLERANCE,
+    Predicted,
+    log_likelihood,
+    log_of_anything,
+    log_of_collapse,
+    narrowness,
+    overdispersion,
+)
+from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.diagnose.words import HOW_TO_GET, cheapest, verdict
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
@@ -107,7 +117,9 @@ def test_a_range_says_nothing_of_the_positions() -> None:
 
 def test_anything_sums_to_one_over_all_counts() -> None:
     """ "None of these" spreads its probability evenly over every outcome that is possible."""
-    total = sum(math.exp(log_of_anything(acceptance((i / 20, j / 20), 20), 2)) for i in range(21) for j in range(i + 1))
+    every = [acceptance((i / 20, j / 20), 20) for i in range(21) for j in range(i + 1)]
+    assert sum(math.exp(log_of_collapse(counts, 2)) for counts in every) == pytest.approx(1.0)
+    total = sum(math.exp(log_of_anything(counts, 2)) for counts in every)
 
     assert total == pytest.approx(1.0)
 
@@ -142,6 +154,18 @@ def test_other_prompts_are_named_where_they_may_be_the_reason(share: float, said
     suspects = (Suspect("FM-52", "other cache pages", 0.3, None, ""),)
     words = verdict((), suspects, replayed(HEALTHY), acceptance(COLLAPSED), share)
     assert "FM-52" in words and ("prompts" in words) is said
+
+
+def test_a_cause_in_no_list_is_said_where_it_is_likeliest() -> None:
+    """With the fault that is nearest, if any; beside a finding that explains too little; and not where a fault is as likely."""
+    suspects = (Suspect("FM-52", "other cache pages", 0.2, None, ""),)
+    alone = verdict((), suspects, replayed(HEALTHY), acceptance(COLLAPSED), 0.0, none_of_these=0.8)
+    harmless = Ranked(Finding("FM-29", Severity.WARNING, "one boundary early", "", (), "", ""), 0.05, None, 0.02)
+    beside = verdict((harmless,), (), replayed(HEALTHY), acceptance(COLLAPSED), 0.0, none_of_these=0.9)
+
+    assert alone.startswith("No listed fault explains it") and "80%" in alone and "FM-52 (other cache pages) is nearest (20%)" in alone
+    assert beside.startswith("FM-29: one boundary early. But most of what is lost has a cause in no list (90%)")
+    assert "in no list" not in verdict((), suspects, replayed(HEALTHY), acceptance(COLLAPSED), 0.0, none_of_these=0.4)
 
 
 @dataclass
@@ -193,10 +217,13 @@ def test_a_seen_fault_that_fits_is_the_explanation(monkeypatch: pytest.MonkeyPat
     worth = 300 / narrowness(100) ** 2
     with_it = present * math.exp(log_likelihood(Predicted(COLLAPSED, worth, spread[COLLAPSED]), observed, 3))
     without = (1 - present) * math.exp(log_likelihood(Predicted(HEALTHY, worth, spread[HEALTHY]), observed, 3))
-    none = NONE_OF_THESE * math.exp(log_of_anything(observed, 3, spread[HEALTHY]))
+    anything, collapse = (math.exp(like(observed, 3, spread[HEALTHY])) for like in (log_of_anything, log_of_collapse))
+    none = NONE_OF_THESE * ((1 - COLLAPSES) * anything + COLLAPSES * collapse)
 
-    assert out.weight["A"] == pytest.approx(with_it / (with_it + without + none))
-    assert out.weight["A"] > 0.9
+    total = with_it + without + none
+    assert out.none_of_these == pytest.approx((1 - present) * none / total)  # beside A it has taken nothing away
+    assert out.weight["A"] == pytest.approx((with_it + present * none) / total)
+    assert out.certainty["A"] == out.weight["A"] > 0.9
 
 
 def test_a_seen_fault_that_costs_nothing_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +420,7 @@ def test_what_the_live_dump_shows_is_replayed_with_its_own_rows() -> None:
 
 def test_suspects_are_a_credible_set() -> None:
     """Without a replay every fault that could be at work is weighed; likeliest first, up to most of what they hold together."""
-    found = diagnose(draft=small_draft(), acceptance=acceptance((0.02, 0.0, 0.0)))
+    found = diagnose(draft=small_draft(), acceptance=acceptance((0.02, 0.0, 0.0)), assume_fixed=["K4"])  # its weights are random
     weights = [s.weight for s in found.suspects]
 
     assert weights == sorted(weights, reverse=True)

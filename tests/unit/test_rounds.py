@@ -6,19 +6,18 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from replay_reference import agreeing_text, dump_of, toy_net
 from scipy.integrate import quad
-from scipy.stats import beta, dirichlet_multinomial, multinomial
+from scipy.stats import beta, betabinom, binom, dirichlet_multinomial, multinomial
 from test_score import held
 
 from benchmarks.injection.engine import rounds
 from eagle3diag.compare.served import with_rounds_of
-from eagle3diag.diagnose.likelihood import ROUNDING, Predicted, of_rounds, of_unlisted_rounds
+from eagle3diag.diagnose.likelihood import ANY_SHARE, BY_ACCIDENT, ROUNDING, of_as_often, of_lost_rounds, of_near_rounds, of_rounds
 from eagle3diag.dumps import HiddenStates, TargetIdentity
 from eagle3diag.errors import BadArgument
 from eagle3diag.replay import Change, run
@@ -166,21 +165,21 @@ def test_rounds_beside_an_exact_replay_are_a_mixture_over_the_share_that_roundin
     served = tuple(map(tuple, rows))
     total, unlike = sum(map(sum, rows)), sum(map(sum, rows)) - sum(rows[i][i] for i in range(3))
 
-    for doubt, found in ((ROUNDING, of_rounds(Predicted(served=served))), (1.0, of_unlisted_rounds(served))):
-        peak = max((unlike / (total + doubt - 1)) if total + doubt > 1 else 0.0, 1e-9)
+    for (a, b), found in ((ROUNDING, of_rounds(served)), (ANY_SHARE, of_near_rounds(served))):
+        peak = max((unlike + a - 1) / (total + a + b - 2), 1e-9)
 
-        def density(x: float, doubt: float = doubt) -> float:
-            return float(beta.logpdf(x, 1, doubt)) + unlike * math.log(x / 2) + (total - unlike) * math.log1p(-x)
+        def density(x: float, a: float = a, b: float = b) -> float:
+            return float(beta.logpdf(x, a, b)) + unlike * math.log(x / 2) + (total - unlike) * math.log1p(-x)
 
         top = density(min(peak, 1 - 1e-9))
-        width = 12 / math.sqrt(total + doubt)
+        width = 12 / math.sqrt(total + b)
         low, high = max(peak - width, 1e-12), min(peak + width, 1 - 1e-12)
         area = quad(lambda x: math.exp(density(x) - top), low, high, limit=200)[0]  # noqa: B023
         assert found == pytest.approx(top + math.log(area), abs=1e-3)
 
 
 @given(matrices)
-def test_another_form_of_a_fault_foretells_only_how_often(rows: list[list[int]]) -> None:
+def test_how_often_so_many_are_accepted_may_be_all_that_is_foretold(rows: list[list[int]]) -> None:
     """Against scipy's Dirichlet-multinomial, which counts the orders that a sequence can come in."""
     seen, replayed = [sum(row) for row in rows], [sum(column) for column in zip(*rows, strict=True)]
     worth = min(1.0, 100 / sum(replayed))
@@ -188,19 +187,28 @@ def test_another_form_of_a_fault_foretells_only_how_often(rows: list[list[int]])
     expected = dirichlet_multinomial.logpmf(seen, [0.5 + worth * n for n in replayed], sum(seen)) - orders
 
     served = tuple(map(tuple, rows))
-    exact = of_rounds(Predicted(served=served))
-    assert of_rounds(Predicted(served=served, other_form=0.5)) == pytest.approx(np.logaddexp(exact, expected) - math.log(2), abs=1e-6)
+    assert of_as_often(served) == pytest.approx(expected, abs=1e-6)
+
+
+@given(matrices)
+def test_where_all_is_lost_drafts_are_right_by_accident(rows: list[list[int]]) -> None:
+    """Against scipy's beta-binomial of each position, which counts the orders that hits can come in."""
+    seen, total = [sum(row) for row in rows], sum(map(sum, rows))
+    expected = 0.0
+    for trials, hits in ((total, total - seen[0]), (total - seen[0], seen[2])):
+        expected += betabinom.logpmf(hits, trials, *BY_ACCIDENT) - binom.logpmf(hits, trials, 0.5) + trials * math.log(0.5)
+
+    assert of_lost_rounds(tuple(map(tuple, rows))) == pytest.approx(expected, abs=1e-6)
 
 
 def test_all_that_can_be_served_has_probability_one() -> None:
     """Summed over everything that a server could have accepted in five rounds that the replay tells 0, 0, 1, 2, 2 of."""
     replayed = (0, 0, 1, 2, 2)
-    total = {"exact": 0.0, "one of many": 0.0, "unlisted": 0.0}
+    total = dict.fromkeys((of_rounds, of_near_rounds, of_as_often, of_lost_rounds), 0.0)
     for served in itertools.product(range(3), repeat=5):
         matrix = tuple(tuple(sum(a == i and r == j for a, r in zip(served, replayed, strict=True)) for j in range(3)) for i in range(3))
-        total["exact"] += math.exp(of_rounds(Predicted(served=matrix)))
-        total["one of many"] += math.exp(of_rounds(Predicted(served=matrix, other_form=0.5)))
-        total["unlisted"] += math.exp(of_unlisted_rounds(matrix))
+        for likelihood in total:
+            total[likelihood] += math.exp(likelihood(matrix))
 
     assert total == pytest.approx(dict.fromkeys(total, 1.0))
 
@@ -211,5 +219,14 @@ def test_rounding_is_forgiven_and_another_fault_is_not() -> None:
     def matrix(unlike: int) -> tuple[tuple[int, ...], ...]:
         return ((120 - unlike, 0, 0), (unlike, 50, 0), (0, 0, 30))
 
-    assert of_rounds(Predicted(served=matrix(4))) > of_unlisted_rounds(matrix(4)) + 2
-    assert of_rounds(Predicted(served=matrix(40))) < of_unlisted_rounds(matrix(40)) - 2
+    assert of_rounds(matrix(4)) > of_near_rounds(matrix(4)) + 2
+    assert of_rounds(matrix(40)) < of_near_rounds(matrix(40)) - 2
+
+
+def test_rounds_without_a_hit_are_those_of_a_server_that_lost_everything() -> None:
+    """They tell such a one from a server that does some of what the replay does, and not from another under which nothing is right."""
+    nothing = ((120, 50, 30), (0, 0, 0), (0, 0, 0))
+    useless = ((200, 0, 0), (0, 0, 0), (0, 0, 0))
+
+    assert of_lost_rounds(nothing) > of_near_rounds(nothing) + 50
+    assert abs(of_lost_rounds(useless) - of_rounds(useless)) < 2

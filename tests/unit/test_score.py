@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ import pytest
 import torch
 from replay_reference import HEADS, KV, LATENT, agreeing_text, dump_of, text, toy_net
 
+from benchmarks.diagnosis import EVIDENCE, singles, unlisted
 from benchmarks.injection.engine import Held, Latent, rounds
 from benchmarks.injection.faults import HEALTHY, INJECTIONS
-from benchmarks.scoring import GROUPS, TESTS, Outcome, calibration, page
+from benchmarks.injection.kinds import Injection
+from benchmarks.injection.unlisted import CAUSES, UNLISTED
+from benchmarks.injection.world import World
+from benchmarks.scoring import GROUPS, TESTS, Outcome, bars, calibration, page
+from eagle3diag.diagnose.explain import NONE_OF_THESE
 from eagle3diag.faults import catalogue, in_words
 from eagle3diag.replay import Change, Loop, Net, run
 
@@ -109,6 +115,7 @@ def case(fault: str, said: list[tuple[str, float]], **fields: Any) -> dict[str, 
         "expected": 2.0,
         "found": [f for f, _ in said],
         "as_trained": 0.0,
+        "none": 0.0,
         "cost": 1.0,
         "seen": "files",
         "evidence": "everything",
@@ -158,6 +165,55 @@ def test_calibration_counts_alarms_as_wrong() -> None:
     table = calibration([Outcome(case("FM-05", [("FM-05", 0.95)])), Outcome(case("", [("FM-05", 0.95)])), Outcome(case("FM-06", []))])
 
     assert "| 95% to 99% | 95.0% | 1 of 2, 50%" in table and "| 70%" not in table
+
+
+def toy_world(net: Net) -> World:
+    return World("sample", None, None, None, held(net))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("net", [toy_net(11), toy_net(12, layers=2), toy_net(13, latent=LATENT)], ids=["one layer", "two layers", "latent"])
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda c: c.name)
+def test_a_cause_in_no_list_changes_what_the_draft_says(net: Net, cause: Injection) -> None:
+    """In what it says of the rows of a text, or of its own steps: none is a cause in name only."""
+    ids, features = agreeing_text(net, 60)
+    broken = cause.make(toy_world(net), random.Random(0)).held
+    assert broken is not None
+
+    said = []
+    for engine in (held(net), broken):
+        cache, raw = engine.read(ids, features)
+        state, own = raw[3:4], engine.no_keys()
+        for number in (1, 2, 3):
+            state = engine.step(number, ids[number : number + 1], state, torch.tensor([3]), cache, own)
+        said.append((engine.logits(raw), engine.logits(state)))
+    assert not all(one.allclose(other) for one, other in zip(*said, strict=True))
+
+
+def test_one_case_in_twenty_has_a_cause_in_no_list() -> None:
+    """As many as the diagnosis keeps for them, by other names than those of faults, and of one draw the same again."""
+    world = toy_world(toy_net(14))
+    drawn = [keys["name"] for keys, _ in unlisted(world, 4)]
+
+    assert drawn == [keys["name"] for keys, _ in unlisted(world, 4)] and len(set(drawn)) * len(EVIDENCE) == len(drawn)
+    assert 0.75 * NONE_OF_THESE < len(drawn) / (len(drawn) + sum(1 for _ in singles(world, 4))) < 1.25 * NONE_OF_THESE
+    assert not {c.name for c in CAUSES} & {i.name for i in INJECTIONS} and UNLISTED not in in_words()
+
+
+def test_what_is_blamed_for_a_cause_in_no_list_is_wrong() -> None:
+    """It counts in the calibration, and in a table of its own; not in the bars of faults."""
+    rows = [
+        case(UNLISTED, [("FM-14", 0.9)], none=0.1),
+        case(UNLISTED, [("FM-56", 0.1)], none=0.9),
+        case(UNLISTED, [("FM-05", 0.9)], none=0.1, cost=0.05),
+        case("FM-14", [("FM-14", 0.9)]),
+    ]
+    outcomes = [Outcome(row) for row in rows]
+
+    assert [o.likeliest for o in outcomes] == ["FM-14", "none of these", "FM-05", "FM-14"]
+    assert "| 85% to 95% | 90.0% | 1 of 3, 33%" in calibration(outcomes)
+    told = bars(outcomes)
+    assert "everything given: first | 90 % | 1 of 1" in told
+    assert '"none of these" first |  | 1 of 2' in told and "85 % or more |  | 1 of 2" in told
 
 
 def test_the_page_is_made_of_even_seeds(tmp_path: Path) -> None:
