@@ -32,7 +32,8 @@ BY_ACCIDENT = (1.0, 19.0)
 """Beta prior of the chance of a draft that is wrong everywhere: collapsed servers of the reports show 1.00 to 1.10."""
 
 COLLAPSES = 1 / 3
-"""Share of the causes in no list under which everything is lost, as under about a third of those that are listed."""
+"""Share of the causes in no list under which all is lost, as of those listed: of 33 whose reports give a range of accept lengths, 9 end by 1.3,
+14 by 1.6."""
 
 Matrix = tuple[tuple[int, ...], ...]
 """Rounds by what the server accepted and what the replay does, [steps + 1, steps + 1] (:attr:`eagle3diag.replay.Replay.served`)."""

@@ -33,6 +33,7 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.diagnose.words import HOW_TO_GET, cheapest, verdict
+from eagle3diag.faults import catalogue
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, RecordReplay, Replay, build, replay
@@ -154,6 +155,14 @@ def test_other_prompts_are_named_where_they_may_be_the_reason(share: float, said
     suspects = (Suspect("FM-52", "other cache pages", 0.3, None, ""),)
     words = verdict((), suspects, replayed(HEALTHY), acceptance(COLLAPSED), share)
     assert "FM-52" in words and ("prompts" in words) is said
+
+
+def test_causes_in_no_list_lose_all_as_often_as_those_listed() -> None:
+    """The prior is a count of what the reports of the catalogue say."""
+    known = [f.typical for f in catalogue() if f.typical and f.lowers]
+    by_13, by_16 = (sum(high <= end for _, high in known) / len(known) for end in (1.3, 1.6))
+
+    assert by_13 < COLLAPSES < by_16
 
 
 def test_a_cause_in_no_list_is_said_where_it_is_likeliest() -> None:
