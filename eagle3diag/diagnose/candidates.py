@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eagle3diag.case import Case
-from eagle3diag.faults import catalogue
+from eagle3diag.faults import catalogue, tests_in_words
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change
@@ -42,9 +42,9 @@ class Candidate:
 
 def candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
     """Every fault of the catalogue that was not mended, and every finding above a note that is outside it; ``found``: most severe first."""
-    by_fault: dict[str, Finding] = {}
-    for finding in found:
-        by_fault.setdefault(finding.fault, finding)
+    by_fault = _first_of_each(found)
+    for sign in signs(found):
+        del by_fault[sign]
     listed = [f for f in catalogue() if f.id not in case.assume_fixed]
     unseen = sum(f.lowers and f.id not in by_fault and not case.would_show(f.shown_by) for f in listed)
     for fault in listed:
@@ -56,6 +56,23 @@ def candidates(case: Case, found: tuple[Finding, ...]) -> Iterator[Candidate]:
     for name, finding in by_fault.items():
         if name not in known and finding.severity > Severity.NOTE and not is_symptom(name):
             yield Candidate(Fault(name, lambda _: None, own_title=finding.title), finding, PRESENT[finding.severity], ())
+
+
+def signs(found: tuple[Finding, ...]) -> dict[str, str]:
+    """Tests whose finding says what that of a fault says more precisely, and at least as surely; and the fault. They are no causes of their own."""
+    by_fault, out = _first_of_each(found), {}
+    for test, words in tests_in_words().items():
+        known = [by_fault[f] for f in words.get("sign_of", ()) if f in by_fault]
+        if test in by_fault and known and (first := max(known, key=lambda f: f.severity)).severity >= by_fault[test].severity:
+            out[test] = first.fault
+    return out
+
+
+def _first_of_each(found: tuple[Finding, ...]) -> dict[str, Finding]:
+    by_fault: dict[str, Finding] = {}
+    for finding in found:
+        by_fault.setdefault(finding.fault, finding)
+    return by_fault
 
 
 def is_symptom(fault: str) -> bool:

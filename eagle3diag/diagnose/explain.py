@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from eagle3diag.case import Case
-from eagle3diag.diagnose.candidates import RULED_OUT, Candidate, candidates
+from eagle3diag.diagnose.candidates import RULED_OUT, Candidate, candidates, signs
 from eagle3diag.diagnose.likelihood import Predicted, log_sum
 from eagle3diag.diagnose.observed import Observation
 from eagle3diag.diagnose.result import Counterfactual
@@ -89,7 +89,7 @@ class _Weighing:
     def __init__(self, case: Case, found: tuple[Finding, ...], say: Callable[[str], None]) -> None:
         self.case, self.say = case, say
         self.observed, self.healthy = Observation(case), case.healthy
-        self.candidates = {c.id: c for c in candidates(case, found)}
+        self.candidates, self.signs = {c.id: c for c in candidates(case, found)}, signs(found)
         self.singles: dict[str, list[tuple[Change, Counterfactual, Replay]]] = {}
         self.series: list[Counterfactual] = []
         self.hypotheses: list[Hypothesis] = []
@@ -230,6 +230,8 @@ class _Weighing:
             probability, shares = math.exp(h.prior + cause - total), self._shares_beside_a_cause(h, out.cost)
             out.add(h, probability, shares)
             out.none_of_these += probability * (1 - sum(shares.values()))
+        for sign, fault in self.signs.items():
+            out.certainty[sign] = out.certainty.get(fault, 0.0)
         return out
 
     def _shares_beside_a_cause(self, h: Hypothesis, cost: dict[str, float]) -> dict[str, float]:

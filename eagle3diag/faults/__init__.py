@@ -110,9 +110,9 @@ def in_words() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def tests_in_words() -> dict[str, dict[str, str]]:
-    """The tests that findings beside the catalogue are named after, by code: ``words``, ``measure``, ``fix``."""
-    words: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "tests.toml").read_text(encoding="utf-8"))
+def tests_in_words() -> dict[str, dict[str, Any]]:
+    """The tests that findings beside the catalogue are named after, by code: ``words``, ``measure``, ``fix``, and ``sign_of``, if of any fault."""
+    words: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "tests.toml").read_text(encoding="utf-8"))
     return words
 
 

@@ -53,7 +53,8 @@ class Fault:
     changes: the counterfactual replays that show what this fault does here; empty where a replay cannot show it or the evidence for it
         is not there.
     shown_by: sets of evidence, any of which would show this fault directly; so its silence there speaks against it. Empty: none would.
-    typical: accept lengths reported for it where the draft is otherwise healthy, for cases without a replay.
+    typical: accept lengths reported for it where the draft is otherwise healthy, or replayed on the drafts of the score, for cases without a
+        replay.
     own_title: one line, for an id that ``catalogue.toml`` does not tell of.
     """
 
@@ -84,11 +85,16 @@ def on_audit(judge: Callable[[Audit], Finding | None]) -> Callable[[Case], Findi
     return detect
 
 
-def in_files(id: str, judge: Callable[[Audit], Finding | None], changes: Callable[[Case], Iterator[Change]] = no_changes) -> Fault:
+def in_files(
+    id: str,
+    judge: Callable[[Audit], Finding | None],
+    changes: Callable[[Case], Iterator[Change]] = no_changes,
+    typical: tuple[float, float] | None = None,
+) -> Fault:
     """A fault that the checkpoint shows or rules out: its changes are worth a replay only where it is seen."""
 
     def if_seen(case: Case) -> Iterator[Change]:
         if case.audit is not None and judge(case.audit) is not None:
             yield from changes(case)
 
-    return Fault(id, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES)
+    return Fault(id, on_audit(judge), changes if changes is no_changes else if_seen, IN_FILES, typical)

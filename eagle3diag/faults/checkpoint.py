@@ -314,9 +314,9 @@ def _head_tied(case: Case) -> Iterator[Change]:
 FAULTS = (
     Fault("FM-05", on_audit(dropped_names), _layer_lost, IN_FILES, (1.0, 1.2)),
     Fault("FM-06", on_audit(missing_head), _head_lost, IN_FILES, (1.0, 1.02)),
-    in_files("FM-07", _replaced, _head_replaced),
-    in_files("FM-08", unshared_head, _head_not_shared),
+    in_files("FM-07", _replaced, _head_replaced, (1.0, 1.4)),
+    in_files("FM-08", unshared_head, _head_not_shared, (1.0, 1.02)),
     in_files("FM-09", stray_embedding),
-    in_files("FM-10", tied_by_mistake, _head_tied),
+    in_files("FM-10", tied_by_mistake, _head_tied, (1.0, 1.15)),
 )
 JUDGES = (dropped_names, missing_head, replaced_head, replaced_embedding, unshared_head, stray_embedding, tied_by_mistake)

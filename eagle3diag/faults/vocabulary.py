@@ -299,7 +299,7 @@ def _map_of_another(case: Case) -> Iterator[Change]:
 FAULTS = (
     Fault("FM-11", on_audit(missing_map), _map_lost, IN_FILES, (1.0, 1.15)),
     Fault("FM-12", on_audit(misread_map), _map_misread, IN_FILES, (1.0, 1.15)),
-    in_files("FM-13", lambda audit: foreign_map(audit) or head_of_another(audit), _map_of_another),
+    in_files("FM-13", lambda audit: foreign_map(audit) or head_of_another(audit), _map_of_another, (1.0, 1.15)),
     in_files("FM-15", wrong_set),
     in_files("FM-16", padded_sizes),
 )

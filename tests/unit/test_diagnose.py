@@ -18,7 +18,7 @@ from eagle3diag.case import Case, Given
 from eagle3diag.checkpoints import Target
 from eagle3diag.diagnose import candidates as weighing
 from eagle3diag.diagnose import diagnose
-from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN
+from eagle3diag.diagnose.candidates import PRESENT, RULED_OUT, UNSEEN, signs
 from eagle3diag.diagnose.explain import NONE_OF_THESE, explain
 from eagle3diag.diagnose.likelihood import (
     COLLAPSES,
@@ -33,7 +33,8 @@ from eagle3diag.diagnose.likelihood import (
 )
 from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.diagnose.words import HOW_TO_GET, cheapest, verdict
-from eagle3diag.faults import catalogue
+from eagle3diag.faults import catalogue, in_words
+from eagle3diag.faults import tests_in_words as words_of_tests
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, RecordReplay, Replay, build, replay
@@ -445,6 +446,29 @@ def test_of_equals_the_fault_goes_before_the_test() -> None:
     named = [r.finding.fault for r in found.ranked if r.finding.fault in ("FM-22", "K2")]
 
     assert named == ["FM-22", "K2"]
+
+
+def test_a_test_that_says_the_same_as_a_fault_is_no_cause_of_its_own() -> None:
+    """Rows of zeros (H2) beside padding that is taken for tokens (FM-39): one fact. A test that is surer than the fault stays one."""
+
+    def told(fault: str, severity: Severity) -> Finding:
+        return Finding(fault, severity, "", "", (), "", "")
+
+    beside = (told("H2", Severity.ERROR), told("FM-39", Severity.ERROR), told("K2", Severity.WARNING))
+    assert signs(beside) == {"H2": "FM-39"}
+    assert signs((told("H2", Severity.ERROR), told("FM-39", Severity.WARNING))) == {}
+    known = {f.id for f in catalogue()} | set(in_words())
+    assert all(fault in known for words in words_of_tests().values() for fault in words.get("sign_of", ()))
+
+
+def test_a_sign_takes_no_share_and_is_as_certain_as_its_fault() -> None:
+    """A shape that is wrong says FM-22 less precisely: the whole share is the fault's, and both are there or neither."""
+    draft = small_draft()
+    cut = {f"midlayer.mlp.{n}_proj.weight": draft.tensors[f"midlayer.mlp.{n}_proj.weight"][:24] for n in ("gate", "up")}
+    found = diagnose(draft=draft.replace(tensors={**cut, "norm.weight": torch.ones(H + 1)}), target=TARGET, assume_fixed=["K4"])
+    fault, sign = (next(r for r in found.ranked if r.finding.fault == f) for f in ("FM-22", "K2"))
+
+    assert sign.weight == 0 < fault.weight and sign.certainty == fault.certainty > 0.9
 
 
 def test_variants_of_a_fault_are_weighed_by_their_mean(monkeypatch: pytest.MonkeyPatch) -> None:
