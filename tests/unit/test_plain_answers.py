@@ -10,9 +10,10 @@ import reports
 from builders import write_draft
 
 import eagle3diag
+from eagle3diag.diagnose import Suspect
 from eagle3diag.errors import UnreadableFile
 from eagle3diag.findings import Severity
-from eagle3diag.report import text
+from eagle3diag.report import html, text
 from eagle3diag.report.form import Page, Section, Table
 
 SGLANG = "python -m sglang.launch_server --model-path T --speculative-algorithm {} --speculative-draft-model-path {}"
@@ -86,7 +87,29 @@ def test_suspects_say_what_would_tell_in_a_terminal() -> None:
     assert "what would tell next: --launch" in " ".join(verdict.split())
     table = " ".join(table.split("What would settle the rest")[0].split())
     assert table.count("What would tell: --draft FOLDER (") == table.count("What would tell: --launch") == 1 and "together)" in table
-    assert all(f" {fault} " in table for fault in ("FM-01", "FM-05", "FM-38", "H3 scale"))
+    assert all(f" {fault} " in table for fault in ("FM-01", "FM-05", "FM-38"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "rows", "said"),
+    [
+        ((0.4, 0.2, 0.03, 0.02, 0.001), 2, "and 3 more of 3 % or less each: FM-03, FM-04, FM-05; see the HTML or JSON"),
+        ((0.4, 0.2, 0.02), 3, ""),  # one alone has its row
+        ((0.02,), 1, ""),
+        ((0.011, 0.004), 0, "2 faults of 2 % or less each: FM-01, FM-02; see the HTML or JSON"),
+        ((0.05,) * 14, 12, "and 2 more of 5 % or less each: FM-13, FM-14; see the HTML or JSON"),
+    ],
+)
+def test_suspects_of_small_shares_have_one_line_in_a_terminal(shares: tuple[float, ...], rows: int, said: str) -> None:
+    """The few that matter have rows; the result, its JSON and its page keep all of them."""
+    suspects = tuple(Suspect(f"FM-{n:02}", f"title {n}", share, None, "") for n, share in enumerate(shares, 1))
+    result = replace(reports.diagnosis(), suspects=suspects)
+    shown = str(result).split("Undetermined between\n")[1].split("\n\n")[0]
+    assert [f"title {n}" in shown for n in range(1, len(shares) + 1)] == [n <= rows for n in range(1, len(shares) + 1)]
+    assert said in " ".join(shown.split()) and ("see the HTML" in shown) is bool(said)
+    assert ("what it is" in shown) is (rows > 0)
+    page = html.page(result)
+    assert all(f"title {n}" in page for n in range(1, len(shares) + 1)) and len(result.to_dict()["suspects"]) == len(shares)
 
 
 @pytest.mark.parametrize("make", [reports.comparison, reports.acceptance, reports.diagnosis])
