@@ -10,9 +10,9 @@ import reports
 from builders import write_draft
 
 import eagle3diag
-from eagle3diag.diagnose import Suspect
+from eagle3diag.diagnose import Ranked, Suspect
 from eagle3diag.errors import UnreadableFile
-from eagle3diag.findings import Severity
+from eagle3diag.findings import Finding, Severity
 from eagle3diag.report import html, text
 from eagle3diag.report.form import Page, Section, Table
 
@@ -78,6 +78,27 @@ def test_prose_in_a_table_wraps_and_names_do_not() -> None:
     words = " ".join(line[30:].strip() for line in lines)
     assert why in words and max(map(len, lines)) <= 60
     assert sum("…" in line for line in lines) == 1, "the name has one line, and what it has too much is in its middle"
+
+
+@pytest.mark.parametrize(
+    ("severity", "weight", "certainty", "said"),
+    [
+        (Severity.NOTE, 1e-5, 1e-5, "It hardly explains what was accepted."),
+        (Severity.NOTE, 0.06, 0.06, "Its share of what is lost: 6 %."),
+        (Severity.NOTE, 0.0, 0.0, ""),
+        (Severity.WARNING, 1e-5, 1e-5, "It is in the evidence, but what was accepted speaks against it"),
+        (Severity.WARNING, 0.0, 0.0, ""),  # a symptom
+        (Severity.WARNING, 0.6, 0.7, "What was accepted makes it 70 % likely that the server has this fault."),
+        (Severity.ERROR, 0.97, 0.98, ""),
+    ],
+)
+def test_what_is_in_the_evidence_is_not_called_unlikely(severity: Severity, weight: float, certainty: float, said: str) -> None:
+    """A note is a fact, and its doubt is whether it costs anything; of graver findings the contradiction with the number is what is said."""
+    base = reports.diagnosis()
+    finding = Finding("FM-49", severity, "draft positions off by one in this version")
+    shown = " ".join(str(replace(base, ranked=(Ranked(finding, weight, None, None, certainty),), suspects=(), waterfall=())).split())
+    assert said in shown and " 0 %" not in shown
+    assert said or not any(words in shown for words in ("share of what is lost", "likely that", "explains what was", "speaks against"))
 
 
 def test_suspects_say_what_would_tell_in_a_terminal() -> None:

@@ -67,10 +67,13 @@ def _observed(seen: Acceptance) -> str:
 
 def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
-    words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
-    if ranked.predicted is not None and ranked.certainty < DOUBTFUL and ranked.finding.severity > Severity.NOTE:
+    note, weighed = ranked.finding.severity is Severity.NOTE, ranked.weight > 0
+    words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if weighed and (note or len(result.ranked) > 1) else []
+    if note:  # a fact, harmless or not: what was accepted casts no doubt on it
+        words = ["It hardly explains what was accepted."] if 0 < ranked.weight < 0.005 else words
+    elif ranked.certainty < DOUBTFUL and (weighed or ranked.predicted is not None):
         words.append("It is in the evidence, but what was accepted speaks against it: was the number taken from this very server?")
-    elif ranked.weight > 0 and ranked.certainty < SURE:
+    elif ranked.certainty < SURE and weighed:
         told = "What was found makes" if result.observed is None else "What was accepted makes"
         words.append(f"{told} it {percent(ranked.certainty, 0)} likely that the server has this fault.")
     if ranked.predicted is not None:
