@@ -228,6 +228,9 @@ def test_of_two_engines_the_number_and_the_settings_have_their_source(log: str, 
     assert found is not None and "the number says nothing of the settings" in found.because
     said = {e.name: (str(e.value), e.source) for e in found.evidence}
     assert (said["accept length"], said["algorithm"], said["drafts a round"]) == (("1.00", "log"), ("EAGLE3", "log"), drafts)
+    assert not any(
+        "--engine vllm" in f.fix for f in eagle3diag.diagnose(launch=vllm(), log=log).findings
+    )  # which would turn all of it around
 
 
 LEGAL: dict[str, dict[str, Any]] = {
