@@ -153,6 +153,13 @@ class Case:
         given = _open(read_acceptance, self.given.acceptance)
         return given or (self.log.acceptance if self.log else None) or self.recorded
 
+    @property
+    def observed_source(self) -> str:
+        """What :attr:`observed` was read from, as evidence names it."""
+        if self.given.acceptance is not None:
+            return "counts" if self.observed is not None and self.observed.rounds else "number given"
+        return "log" if self.log is not None and self.log.acceptance is not None else "live dump"
+
     @cached_property
     def recorded(self) -> Acceptance | None:
         """What was accepted of the requests that are in the live dump, where its recorder kept the rounds."""
@@ -201,8 +208,13 @@ class Case:
     @property
     def steps(self) -> int:
         """Drafts a round: as observed, as launched, as recorded, or four."""
-        said = (self.observed, self.launch, self.recorded)
-        return next((part.steps for part in said if part is not None and part.steps), DEFAULT_STEPS)
+        return self.steps_said[0]
+
+    @property
+    def steps_said(self) -> tuple[int, str | None]:
+        """The same with the source that says it, as evidence names it; None where none does."""
+        said = ((self.observed, self.observed_source), (self.launch, self.launch_source), (self.recorded, "live dump"))
+        return next(((part.steps, source) for part, source in said if part is not None and part.steps), (DEFAULT_STEPS, None))
 
     @property
     def topk(self) -> int:

@@ -120,7 +120,7 @@ def _diagnose(args: argparse.Namespace) -> int:
     if not given:
         hint = "give at least one of --draft, --train, --live, --launch, --log, --acceptance"
         raise BadArgument("nothing to look at", where="diagnose", hint=hint)
-    given |= {name: _dump(getattr(args, name), args) for name in ("train", "live", "reference") if name in given}
+    given |= {side: _dump(getattr(args, side), args, side) for side in cli_options.SIDES if side in given}
     with progress.saying() as say:
         result = diagnose(**given, engine=args.engine, assume_fixed=args.assume_fixed, progress=say)
     return _finish(result, args)
@@ -129,7 +129,7 @@ def _diagnose(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from eagle3diag.compare import compare
 
-    train, live, reference = (_dump(path, args) for path in (args.train, args.live, args.reference))
+    train, live, reference = (_dump(getattr(args, side), args, side) for side in cli_options.SIDES)
     return _finish(compare(train, live, reference=reference, target=args.target, **_at_scale(args)), args)
 
 
@@ -143,16 +143,17 @@ def _at_scale(args: argparse.Namespace) -> dict[str, Any]:
     return {"sample": args.sample, "seed": args.seed, "resume": args.resume, "ray": args.ray, "device": args.device}
 
 
-def _dump(path: str | None, args: argparse.Namespace) -> Any:
+def _dump(path: str | None, args: argparse.Namespace, side: str | None = None) -> Any:
     """The dump at ``path``; ``--names`` speaks for files of no known format only, so that one side may be of ours."""
     if path is None or not args.names:
         return path
     from eagle3diag.dumps import open_dump
 
+    names = cli_options.names(args.names, side)
     try:
         return open_dump(path)
     except InputError:
-        return open_dump(path, mapping=cli_options.names(args.names))
+        return open_dump(path, mapping=names or None)
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -30,6 +31,9 @@ where to begin:
 _NAMES = {"check_dump": "check", "check-dump": "check", "load": "report", "before_after": "report", "before-after": "report"}
 """Public functions whose verb is called otherwise."""
 
+SIDES = ("train", "live", "reference")
+_SAID = re.compile(rf"(?:({'|'.join(SIDES)}):)?([^:=]+)=(.+)")
+
 
 def read(words: list[str], runs: Mapping[str, Run]) -> argparse.Namespace:
     """The options of one command, with ``run``. Ends the program as argparse does for --help, --version and words that cannot be used."""
@@ -43,16 +47,25 @@ def read(words: list[str], runs: Mapping[str, Run]) -> argparse.Namespace:
     return args
 
 
-def names(words: str) -> dict[str, str]:
-    """``input_ids=tokens,features=h`` as the mapping that :func:`eagle3diag.open_dump` takes.
+def names(words: str, side: str | None = None) -> dict[str, str]:
+    """``input_ids=tokens,features=h`` as the mapping that :func:`eagle3diag.open_dump` takes, for the dump of one ``side``, or for the one dump
+    there is. What is said of a side, as ``live:features=fed``, holds for its dump only, and goes before what is said of all.
 
     >>> names("input_ids=tokens, features=batch.h")
     {'input_ids': 'tokens', 'features': 'batch.h'}
+    >>> names("input_ids=tokens,features=h,live:features=fed", "live")
+    {'input_ids': 'tokens', 'features': 'fed'}
     """
-    pairs = [word.strip().partition("=") for word in words.split(",") if word.strip()]
-    if not pairs or any(not name or not equals or not value for name, equals, value in pairs):
-        raise BadArgument(f"--names {words!r:.80} cannot be read", hint="write --names input_ids=NAME,features=NAME, as in the files")
-    return {name: value for name, _, value in pairs}
+    said = [_SAID.fullmatch(word.strip()) for word in words.split(",") if word.strip()]
+    if not said or not all(said):
+        hint = f"write --names input_ids=NAME,features=NAME, as in the files; of one side only: {SIDES[0]}:input_ids=NAME"
+        raise BadArgument(f"--names {words!r:.80} cannot be read", hint=hint)
+    found: dict[str | None, dict[str, str]] = {}
+    for of, part, name in (match.groups() for match in said if match):
+        found.setdefault(of, {})[part] = name
+    if side is None and (of := next(filter(None, found), None)):
+        raise BadArgument(f"--names says {of}:, and there is one dump only", hint=f"leave {of}: out")
+    return found.get(None, {}) | found.get(side, {})
 
 
 class Parser(argparse.ArgumentParser):
@@ -135,7 +148,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
         help="judge without this fault, which has been fixed since; repeatable",
     )
 
-    _names(one)
+    _names(one, sides=True)
     one.evidence = ("--draft", "--target", "--train", "--live", "--launch", "--log")
 
     one = verb(
@@ -146,7 +159,7 @@ def build(runs: Mapping[str, Run]) -> Parser:
     one.add_argument("--reference", metavar="DUMP", help="hidden states at every boundary, to name the layer that live delivers")
     one.add_argument("--target", metavar="PATH", help="the target's checkpoint, for the test whether the last state is already normed")
     _scale(one, "live records")
-    _names(one)
+    _names(one, sides=True)
 
     one = verb(
         "audit",
@@ -297,7 +310,10 @@ def _draft(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("draft", metavar="DRAFT", help="the draft's checkpoint: a folder with config.json and weights")
 
 
-def _names(parser: argparse.ArgumentParser) -> None:
+def _names(parser: argparse.ArgumentParser, *, sides: bool = False) -> None:
     parser.add_argument(
-        "--names", metavar="PART=NAME,...", help="of dumps in no known format: which tensor is which, such as input_ids=tokens,features=h"
+        "--names",
+        metavar="PART=NAME,...",
+        help="of dumps in no known format: which tensor is which, such as input_ids=tokens,features=h"
+        + ("; of one side only: live:features=fed" if sides else ""),
     )

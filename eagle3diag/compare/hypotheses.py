@@ -123,8 +123,8 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
     """The state as it is, times a factor, after a norm, or before one."""
     as_is = Hypothesis("as it is", boundary, 0, 1.0, fit(x, y))
     yield as_is
-    weight = 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
-    factor = float(((x * y).mean(0) * weight).sum() / ((x * x).mean(0) * weight).sum().clamp(min=1e-30))
+    weight = _evenly(y)
+    factor = _factor(x, y, weight)
     yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
     unit = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
     if boundary != FINAL:
@@ -142,9 +142,18 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
 def _sums(before: Tensor, after: Tensor, y: Tensor, boundary: int) -> Iterator[Hypothesis]:
     """The state before the block plus a share of what the block adds: sums of ranks not reduced yet, or reduced too often."""
     added = after - before
-    weight = 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
-    share = float((((y - before) * added).mean(0) * weight).sum() / ((added * added).mean(0) * weight).sum().clamp(min=1e-30))
+    share = _factor(added, y - before, _evenly(y))
     yield Hypothesis("partial sum", boundary, 0, share, fit(before + share * added, y))
+
+
+def _evenly(y: Tensor) -> Tensor:
+    """Weights [H] by which every channel of ``y`` [R, H] counts alike, the massive ones too."""
+    return 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
+
+
+def _factor(x: Tensor, y: Tensor, weight: Tensor) -> float:
+    """By which ``x`` [R, H] comes nearest to ``y``, in squares that are weighted by channel."""
+    return float(((x * y).mean(0) * weight).sum() / ((x * x).mean(0) * weight).sum().clamp(min=1e-30))
 
 
 def _branches(live: Tensor, sound: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor]) -> Iterator[Hypothesis]:

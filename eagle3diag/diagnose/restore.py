@@ -12,9 +12,10 @@ from eagle3diag.faults.base import Fault
 from eagle3diag.faults.replayed import WEAK, judge_restored
 
 
-def in_the_file(explanation: Explanation) -> dict[str, float]:
-    """Shares of findings whose effect no replay isolates: it is in the file's own replay, which one change brings back."""
-    return {f: w for f, w in explanation.weight.items() if f not in explanation.cost}
+def taken_over(explanation: Explanation, fault: str) -> dict[str, float]:
+    """Shares that are those of the ``fault`` that is undone: its own, and of all whose effect no replay isolates, since it is in the file's own
+    replay, which undoing this brings back."""
+    return {f: w for f, w in explanation.weight.items() if f == fault or f not in explanation.cost}
 
 
 def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) -> Ranked | None:
@@ -38,5 +39,5 @@ def restore(case: Case, explanation: Explanation, say: Callable[[str], None]) ->
         return None
     fault, best = max(every, key=lambda one: one[1].accept_length)
     finding = judge_restored(fault, best.name, best.accept_length, best.accept_length_interval[0], healthy)
-    share = explanation.as_trained + sum(in_the_file(explanation).values())
+    share = explanation.as_trained + sum(taken_over(explanation, fault.id).values())
     return None if finding is None else Ranked(finding, share, best, best.accept_length - healthy.accept_length)

@@ -8,7 +8,7 @@ from typing import Any
 
 from eagle3diag.case import Case, Given
 from eagle3diag.diagnose.explain import LISTED, NEGLIGIBLE, SURE, Explanation, explain
-from eagle3diag.diagnose.restore import in_the_file, restore
+from eagle3diag.diagnose.restore import restore, taken_over
 from eagle3diag.diagnose.result import Diagnosis, Ranked, Suspect
 from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
@@ -74,14 +74,16 @@ def diagnose(
     explanation = explain(case, found, say)
     live_replay = _replay_live(case, say)
     restored = restore(case, explanation, say)
+    if restored is not None:
+        taken = taken_over(explanation, restored.finding.fault)
+        explanation = replace(explanation, weight={f: w for f, w in explanation.weight.items() if f not in taken}, as_trained=0.0)
     made = tuple(_by_rounds(found, explanation, healthy))
     found, by_rounds = tuple(sorted((*found, *made), key=lambda f: -f.severity)), frozenset(f.fault for f in made)
-    ranked = _ranked(found, explanation, restored, healthy)
-    ranked = (*ranked, *_weak(ranked, healthy, observed))
     suspects = tuple(_suspects(case, found, explanation))
-    as_trained = explanation.as_trained if restored is None else 0.0
+    ranked = _ranked(found, explanation, restored, healthy, {s.fault for s in suspects})
+    ranked = (*ranked, *_weak(ranked, healthy, observed))
     return Diagnosis(
-        verdict=verdict(ranked, suspects, healthy, observed, as_trained, by_rounds, explanation.none_of_these),
+        verdict=verdict(ranked, suspects, healthy, observed, explanation.as_trained, by_rounds, explanation.none_of_these),
         observed=observed,
         replay=healthy,
         live_replay=live_replay,
@@ -93,7 +95,7 @@ def diagnose(
         weights=weights,
         trail=tuple(trail(case, healthy, live_replay)),
         missing=tuple(missing(case, ranked, live_replay, by_rounds)),
-        as_trained=as_trained,
+        as_trained=explanation.as_trained,
         series=explanation.series,
         suspects=suspects,
         waterfall=tuple(waterfall(case, explanation, live_replay)),
@@ -112,12 +114,14 @@ def _replay_live(case: Case, say: Callable[[str], None]) -> Replay | None:
     return replay if replay is not None and replay.rounds else None
 
 
-def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None, healthy: Replay | None) -> tuple[Ranked, ...]:
-    """Findings by their share of the explanation. Of several findings of one fault the most severe carries its share."""
+def _ranked(
+    found: tuple[Finding, ...], explanation: Explanation, restored: Ranked | None, healthy: Replay | None, suspected: set[str]
+) -> tuple[Ranked, ...]:
+    """Findings by their share of the explanation. Of several findings of one fault the most severe carries its share, and of a suspect none."""
     weak = healthy is not None and healthy.accept_length < WEAK  # what is in the file is in its own replay too, which it then costs nothing
-    rows, told = [], set()
+    rows, told = [], set(suspected)
     if restored is not None:
-        rows, told = [restored], {restored.finding.fault}
+        rows, told = [restored], {*suspected, restored.finding.fault}
     for finding in found:
         fault, first = finding.fault, finding.fault not in told
         told.add(fault)
@@ -125,7 +129,6 @@ def _ranked(found: tuple[Finding, ...], explanation: Explanation, restored: Rank
         if cost is not None and cost < HARMLESS:
             finding, cost, nearest = (finding, None, None) if weak else (_harmless(finding, cost), cost, nearest)
         weight = explanation.weight.get(fault, 0.0) if first else 0.0
-        weight = 0.0 if restored is not None and fault in in_the_file(explanation) else weight
         rows.append(Ranked(finding, weight, nearest, cost, explanation.certainty.get(fault, 0.0)))
     # of equals, a fault before the test that sees the same thing (K2, C2)
     return tuple(sorted(rows, key=lambda r: (-round(r.weight, 9), -r.finding.severity, not r.finding.fault.startswith("FM-"))))

@@ -174,15 +174,15 @@ def _cost(tell: str) -> int:
 def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[str]:
     """What was looked at, in order, one line each."""
     if case.launch is not None:
-        drafted = f"{case.steps} steps, {case.num_draft_tokens} slots"
-        yield f"{case.launch_source}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}, {drafted}"
+        said = (("{} steps", case.launch.steps), ("top-k {}", case.launch.topk), ("{} slots", case.launch.num_draft_tokens))
+        drafted = "".join(f", {words.format(number)}" for words, number in said if number is not None)
+        yield f"{case.launch_source}: {case.launch.engine}, algorithm {case.launch.algorithm or 'not named'}{drafted}"
     if case.log is not None:
         rate = "" if case.log.rate_kind in ("unknown", "none") else f", whose accept rate is of the {case.log.rate_kind} kind"
         yield f"log: {case.log.n_windows} {'window' if case.log.n_windows == 1 else 'windows'} with an accept length{rate}"
     if case.observed is not None and case.observed.length is not None:
-        yield f"observed: accept length {case.observed.length:.2f}" + (
-            f" over {case.observed.rounds} rounds" if case.observed.rounds else ""
-        )
+        rounds = f" over {case.observed.rounds} rounds" if case.observed.rounds else ""
+        yield f"observed: accept length {case.observed.length:.2f}{rounds} ({case.observed_source})"
     if case.audit is not None:
         counts = {o: len(case.audit.outcome(o)) for o in ("loaded", "borrowed", "dropped", "missing")}
         newest = "" if case.version_said else ", the newest known"
@@ -199,7 +199,10 @@ def trail(case: Case, healthy: Replay | None, live: Replay | None) -> Iterator[s
     if case.weights is not None:
         yield f"weights: {len(case.weights.tensors)} tensors, moments, norms and spectra"
     if healthy is not None:
-        yield f"replay on {healthy.dump}: accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds, the draft as trained{_alike(healthy)}"
+        steps, source = case.steps_said
+        drafted = f"{steps} drafts a round ({source or 'as none are named'})"
+        gives = f"accept length {healthy.accept_length:.2f} over {healthy.rounds} rounds"
+        yield f"replay on {healthy.dump}, {drafted}: {gives}, the draft as trained{_alike(healthy)}"
     if live is not None:
         yield f"replay on {live.dump}: accept length {live.accept_length:.2f} over {live.rounds} rounds, on what the server fed{_alike(live)}"
 

@@ -38,10 +38,14 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.where = str(path)
         self._root = path if kind(path) == "folder" else path.parent
-        found = list(_walk(path)) if kind(path) == "folder" else [path.name]
-        self.names = natural(n for n in found if not n.endswith(".lock"))
-        #: Files whose writer still held its lock when the folder was listed, or died holding it: they may be half written.
-        self.locked = frozenset(n.removesuffix(".lock") for n in found if n.endswith(".lock"))
+        self._list(_walk(path) if kind(path) == "folder" else [path.name])
+
+    def _list(self, found: Iterable[str]) -> None:
+        """Tells files from the locks beside them. ``locked``: files whose writer still held its lock when they were listed, or died holding
+        it, so that they may be half written."""
+        names = natural(found)
+        self.names = tuple(n for n in names if not n.endswith(".lock"))
+        self.locked = frozenset(n.removesuffix(".lock") for n in names if n.endswith(".lock"))
 
     def path(self, name: str) -> Path:
         """The file as a local path."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from eagle3diag.checkpoints.safefile import SafeFile, entries, read_header
 from eagle3diag.checkpoints.tensors import TensorFiles
-from eagle3diag.dumps.places import DEEPEST, Place, natural
+from eagle3diag.dumps.places import DEEPEST, Place
 from eagle3diag.errors import BadArgument, MissingDependency, UnreadableFile
 from eagle3diag.files import MAX_JSON_BYTES
 
@@ -73,8 +73,7 @@ class RemotePlace(Place):
         if not found:
             raise UnreadableFile("nothing is there; expected a dump", where=url, hint="check the address and your rights")
         self._sizes = {n: told.get("size") for n, told in found.items()}
-        self.names = natural(n for n in found if not n.endswith(".lock"))
-        self.locked = frozenset(n.removesuffix(".lock") for n in found if n.endswith(".lock"))
+        self._list(found)
         self._folder = Path(tempfile.mkdtemp(prefix="eagle3diag-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._kept: OrderedDict[Hashable, tuple[Path, int]] = OrderedDict()

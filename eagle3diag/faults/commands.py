@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from eagle3diag.case import Case
-from eagle3diag.engines import combos_sglang, combos_vllm, options_sglang, options_vllm
+from eagle3diag.engines import combos_sglang, combos_vllm, options_sglang, options_vllm, split_engine
 from eagle3diag.engines.flags import Combination, Effect, OptionTable
 from eagle3diag.engines.rules import Version
 from eagle3diag.errors import BadArgument
@@ -94,10 +94,11 @@ def _elsewhere(table: OptionTable, name: str) -> str | None:
 
 
 def _unknown_version(case: Case) -> Finding | None:
-    """C0: what was checked rests on a version; say when it was not known, or never read. The audit says so for itself."""
+    """C0: what was checked rests on a version; say when it was not known, or never read. The audit says so for itself, and a command of another
+    engine than the rest of the evidence is of (M10) has to go, not to be completed."""
     launch = case.launch
     table = _TABLES.get(launch.engine) if launch else None
-    if launch is None or case.audit is not None:
+    if launch is None or case.audit is not None or launch.engine != split_engine(case.engine)[0]:
         return None
     version = version_of(case)
     first, last = (Version.parse(table.read[0]), Version.parse(table.read[-1])) if table else (None, None)

@@ -42,7 +42,7 @@ _SKIPPED = {
 
 
 def _skipped(case: Case) -> tuple[str, str]:
-    launch, _ = _effective(case)
+    launch, _ = effective(case)
     return _SKIPPED["vllm" if (launch.engine if launch else split_engine(case.engine)[0]) == "vllm" else "sglang"]
 
 
@@ -82,7 +82,7 @@ def _eagle_flag(case: Case) -> Finding | None:
 
 def _though_named(case: Case) -> str:
     """What else it may be where the command that is known names the right algorithm."""
-    launch, source = _effective(case)
+    launch, source = effective(case)
     if launch is None or not launch.algorithm:
         return ""
     return (
@@ -91,7 +91,7 @@ def _though_named(case: Case) -> str:
     )
 
 
-def _effective(case: Case) -> tuple[Launch | None, str]:
+def effective(case: Case) -> tuple[Launch | None, str]:
     """What ran, and where that is said: where they differ, the arguments that the log shows resolved go before the pasted command."""
     logged = case.log.launch if case.log is not None else None
     differs = logged is not None and logged.algorithm and (case.launch is None or logged.algorithm != case.launch.algorithm)
@@ -100,7 +100,7 @@ def _effective(case: Case) -> tuple[Launch | None, str]:
 
 def _named_eagle(case: Case) -> Evidence | None:
     """The option that names EAGLE-1, as the engine takes it."""
-    launch, source = _effective(case)
+    launch, source = effective(case)
     if launch is not None and launch.engine == "vllm" and method(launch) == "eagle":
         return Evidence("method", launch.algorithm or "eagle, by the draft's name", "eagle3", source)
     if launch is not None and launch.engine == "sglang" and (launch.algorithm or "").upper() in EAGLE1_NAMES:
@@ -110,7 +110,7 @@ def _named_eagle(case: Case) -> Evidence | None:
 
 def _named_only(case: Case, named: Evidence) -> Finding | None:
     """Without the checkpoint only the draft's name speaks, if that: for an EAGLE-1 or 2 draft EAGLE is right."""
-    launch, source = _effective(case)
+    launch, source = effective(case)
     path = launch.draft_path if launch else None
     called = path is not None and re.search(r"eagle[-_]?3", path, re.IGNORECASE) is not None
     nothing = case.observed is not None and case.observed.length is not None and case.observed.length <= NEXT_TO_NOTHING

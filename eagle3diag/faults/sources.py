@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from eagle3diag.case import Case
 from eagle3diag.engines import ENGINES, Version, split_engine
 from eagle3diag.errors import BadArgument
+from eagle3diag.faults.launch import effective
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import Launch
 
@@ -17,6 +18,10 @@ _DUMP = {
     "sglang": "Record the dump in the server that wrote the log: `eagle3diag capture sglang --out live/ -- COMMAND`.",
     "vllm": "Record the dump in the server that wrote the log: `eagle3diag capture vllm --out live/ -- COMMAND`.",
 }
+_MIXED = (
+    " Its rules judge the checkpoint. The number and the settings were taken from the sources named below and are held together all the same: of two "
+    "servers, the number says nothing of the settings."
+)
 _OPEN = re.compile(r"\$|`|\{\{|://")
 """What a shell or a template fills in, and what an engine fetches into a folder of another name."""
 _HUB = re.compile(r"models--[^/]+--([^/]+)")
@@ -44,7 +49,8 @@ class Disagreement:
 
 def disagree(case: Case) -> Finding | None:
     """The one finding of all that the sources contradict each other in."""
-    found = [*_engines(case)] or [*_arguments(case), *_versions(case), *_targets(case)]
+    engines = [*_engines(case)]
+    found = engines or [*_arguments(case), *_versions(case), *_targets(case)]
     if not found:
         return None
     sources = list(dict.fromkeys(source for d in found for _, source in d.said))
@@ -52,11 +58,15 @@ def disagree(case: Case) -> Finding | None:
         "M10",
         Severity.WARNING if any(d.grave for d in found) else Severity.NOTE,
         f"{_and(sources)} disagree on {_and(list(dict.fromkeys(d.what for d in found)))}: are they of one server?",
-        f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with {'; '.join(d.went_on for d in found)}.",
-        tuple(
-            Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source)
-            for d in found
-            for value, source in d.said
+        f"What follows rests on all of them, and holds for a server only as far as they are its own. Gone on with {'; '.join(d.went_on for d in found)}."
+        + (_MIXED if engines else ""),
+        (
+            *(
+                Evidence(d.what, value + (" (gone on with)" if value == d.used else ""), None, source)
+                for d in found
+                for value, source in d.said
+            ),
+            *(_whose(case) if engines else ()),
         ),
         " ".join(dict.fromkeys(d.instead for d in found)),
         "This finding must be gone; then read the others again.",
@@ -77,6 +87,20 @@ def _engines(case: Case) -> Iterator[Disagreement]:
     yield from _differ("engine", said, used, f"{_COMMAND} {again}" if again else _COMMAND)
 
 
+def _whose(case: Case) -> Iterator[Evidence]:
+    """From which source the number comes, and the settings that it is held together with."""
+    launch, source = effective(case)
+    if case.observed is not None and case.observed.length is not None:
+        yield Evidence("accept length", f"{case.observed.length:.2f}", None, case.observed_source)
+    if launch is not None and launch.algorithm is not None:
+        yield Evidence("algorithm", launch.algorithm, None, source)
+    steps, told = case.steps_said
+    if told is not None:
+        yield Evidence("drafts a round", steps, None, told)
+    if case.live is not None:
+        yield Evidence("records of states", len(case.live), None, "live dump")
+
+
 def _servers(case: Case) -> Iterator[tuple[str | None, str | None, str]]:
     """Engine, version and source, as believed by :attr:`Case.engine`."""
     if case.given.engine:
@@ -84,7 +108,7 @@ def _servers(case: Case) -> Iterator[tuple[str | None, str | None, str]]:
     if case.log is not None:
         yield case.log.engine, case.log.engine_version, "log"
     if case.given.acceptance is not None and case.observed is not None:
-        yield case.observed.engine, case.observed.engine_version, "counts"
+        yield case.observed.engine, case.observed.engine_version, case.observed_source
     if case.live is not None:
         yield case.live.engine, case.live.engine_version, "live dump"
     if case.given.launch is not None and case.launch is not None:

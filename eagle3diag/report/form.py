@@ -23,7 +23,8 @@ class Table:
 
     ``align`` has one letter per column, ``l`` or ``r``; ``narrow`` names the columns that a terminal of 80 columns has room
     for (all when empty), ``terminal`` is False where a drawing there says the same; ``code`` names the columns that hold names to be set in a fixed-width face,
-    ``whole`` those of them whose names go on in the next line of a terminal rather than lose their middle.
+    ``whole`` those of them whose names go on in the next line of a terminal rather than lose their middle. ``most``: rows that a terminal
+    shows, which is for reading; ``rest``: what it says in place of the others, where it does not count them.
     """
 
     columns: tuple[str, ...]
@@ -34,6 +35,8 @@ class Table:
     whole: tuple[int, ...] = ()
     title: str = ""
     terminal: bool = True
+    most: int = 12
+    rest: str = ""
 
     def __post_init__(self) -> None:
         _same_length(self.columns, *self.rows)

@@ -13,8 +13,8 @@ from eagle3diag.report.numbers import fixed, many
 from eagle3diag.report.safe import bounded, shorten, visible, width
 from eagle3diag.report.views import view
 
-_ROWS = 12  # longer tables are cut with a line that says so: a terminal is for reading, --html and --json have the rest
-_EVIDENCE = 12  # and so is the evidence of one finding: three or four numbers each of a few tensors
+_BARS = 12  # in one figure: a terminal is for reading, --html and --json have the rest
+_EVIDENCE = 12  # of one finding, three or four numbers each of a few tensors; a line says what is cut
 _TRACK = 12  # columns that a bar has at least, however long the notes behind it are
 _RESET = "\x1b[0m"
 _STYLES = {
@@ -113,7 +113,7 @@ class _Writer:
     def table(self, table: Table) -> Iterator[str]:
         use = table.narrow or tuple(range(len(table.columns)))
         use = use[: self.columns // 8]  # a column narrower than six says nothing
-        rows = [[visible(row[c]) for c in use] for row in table.rows[:_ROWS]]
+        rows = [[visible(row[c]) for c in use] for row in table.rows[: table.most]]
         heads = [visible(table.columns[c]) for c in use]
         wide = [max(width(cells[k]) for cells in [heads, *rows]) for k in range(len(use))]
         spare = self.columns - 2 - 2 * (len(use) - 1)
@@ -133,11 +133,12 @@ class _Writer:
 
         if table.title:
             yield from self.wrap(table.title, first="  ", rest="  ")
-        yield from (self.paint(line, "dim") for line in lines(heads))
+        yield from (self.paint(line, "dim") for line in (lines(heads) if rows else ()))
         for row in rows:
             yield from lines(row)
-        if len(table.rows) > _ROWS:
-            yield self.paint(f"  … {many(len(table.rows) - _ROWS, 'more row')}: see the HTML or JSON", "dim")
+        if len(table.rows) > table.most:
+            rest = table.rest or f"… {many(len(table.rows) - table.most, 'more row')}: see the HTML or JSON"
+            yield from (self.paint(line, "dim") for line in self.wrap(rest, first="  ", rest="  "))
 
     def cell(self, text: str, columns: int, *, prose: bool, whole: bool) -> list[str]:
         """The lines of one cell: prose is filled into as many as it needs, a name loses its middle, and so does a word that is too wide; a
@@ -157,7 +158,7 @@ class _Writer:
         return [shorten(line, columns) for line in filled.wrap(text)]
 
     def bars(self, figure: Bars) -> Iterator[str]:
-        finite = [b for b in figure.bars if math.isfinite(b.value)][:_ROWS]
+        finite = [b for b in figure.bars if math.isfinite(b.value)][:_BARS]
         if not finite:
             return
         yield from self.wrap(figure.title, first="  ", rest="  ")

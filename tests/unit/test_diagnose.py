@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ from eagle3diag.faults import tests_in_words as words_of_tests
 from eagle3diag.faults.base import Fault
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Change, RecordReplay, Replay, build, replay
+from eagle3diag.report.saved import load
 from eagle3diag.serving import Acceptance
 
 HEALTHY, COLLAPSED, HALF = (0.6, 0.35, 0.2), (0.03, 0.0, 0.0), (0.3, 0.1, 0.03)
@@ -403,6 +405,21 @@ def test_a_weak_draft_is_tried_with_each_thing_undone() -> None:
     assert found.as_trained == 0.0
     assert first.weight > 0.4
     assert sum(r.weight for r in found.ranked) + found.none_of_these <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize(("observed", "undone"), [(1.4, True), (2.3, False)])
+def test_nothing_holds_a_share_twice(observed: float, undone: bool, tmp_path: Path) -> None:
+    """A note whose fault is suspected, and what a change that is undone takes over: all shares are one together, so that a saved result opens."""
+    draft, train = small_draft(), None
+    if undone:
+        draft, train = draft.replace(config={"norm_before_residual": True}), agreeing()
+    others = ["FM-28", "FM-30", "K4", "C4"]  # of untrained weights and no config of a target
+    found = diagnose(draft=draft, target=TARGET, train=train, acceptance=observed, engine="sglang==0.5.8", assume_fixed=others)
+    shares = [*(r.weight for r in found.ranked), *(s.weight for s in found.suspects), found.none_of_these, found.as_trained]
+
+    assert 0.95 <= sum(shares) <= 1.0 + 1e-9
+    assert "FM-49" in [r.finding.fault for r in found.ranked]
+    assert load(found.save(tmp_path / "found.json")) == found
 
 
 def test_a_sound_draft_is_not_undone() -> None:

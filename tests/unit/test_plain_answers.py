@@ -10,9 +10,10 @@ import reports
 from builders import write_draft
 
 import eagle3diag
+from eagle3diag.diagnose import Ranked, Suspect
 from eagle3diag.errors import UnreadableFile
-from eagle3diag.findings import Severity
-from eagle3diag.report import text
+from eagle3diag.findings import Finding, Severity
+from eagle3diag.report import html, text
 from eagle3diag.report.form import Page, Section, Table
 
 SGLANG = "python -m sglang.launch_server --model-path T --speculative-algorithm {} --speculative-draft-model-path {}"
@@ -79,6 +80,27 @@ def test_prose_in_a_table_wraps_and_names_do_not() -> None:
     assert sum("…" in line for line in lines) == 1, "the name has one line, and what it has too much is in its middle"
 
 
+@pytest.mark.parametrize(
+    ("severity", "weight", "certainty", "said"),
+    [
+        (Severity.NOTE, 1e-5, 1e-5, "It hardly explains what was accepted."),
+        (Severity.NOTE, 0.06, 0.06, "Its share of what is lost: 6 %."),
+        (Severity.NOTE, 0.0, 0.0, ""),
+        (Severity.WARNING, 1e-5, 1e-5, "It is in the evidence, but what was accepted speaks against it"),
+        (Severity.WARNING, 0.0, 0.0, ""),  # a symptom
+        (Severity.WARNING, 0.6, 0.7, "What was accepted makes it 70 % likely that the server has this fault."),
+        (Severity.ERROR, 0.97, 0.98, ""),
+    ],
+)
+def test_what_is_in_the_evidence_is_not_called_unlikely(severity: Severity, weight: float, certainty: float, said: str) -> None:
+    """A note is a fact, and its doubt is whether it costs anything; of graver findings the contradiction with the number is what is said."""
+    base = reports.diagnosis()
+    finding = Finding("FM-49", severity, "draft positions off by one in this version")
+    shown = " ".join(str(replace(base, ranked=(Ranked(finding, weight, None, None, certainty),), suspects=(), waterfall=())).split())
+    assert said in shown and " 0 %" not in shown
+    assert said or not any(words in shown for words in ("share of what is lost", "likely that", "explains what was", "speaks against"))
+
+
 def test_suspects_say_what_would_tell_in_a_terminal() -> None:
     """What the reader acts on is there in 80 columns: once for all faults that it tells apart, and what tells next in the verdict."""
     shown = str(eagle3diag.diagnose(acceptance=1.0))
@@ -86,7 +108,29 @@ def test_suspects_say_what_would_tell_in_a_terminal() -> None:
     assert "what would tell next: --launch" in " ".join(verdict.split())
     table = " ".join(table.split("What would settle the rest")[0].split())
     assert table.count("What would tell: --draft FOLDER (") == table.count("What would tell: --launch") == 1 and "together)" in table
-    assert all(f" {fault} " in table for fault in ("FM-01", "FM-05", "FM-38", "H3 scale"))
+    assert all(f" {fault} " in table for fault in ("FM-01", "FM-11", "FM-38"))
+
+
+@pytest.mark.parametrize(
+    ("shares", "rows", "said"),
+    [
+        ((0.4, 0.2, 0.03, 0.02, 0.001), 2, "and 3 more of 3 % or less each: FM-03, FM-04, FM-05; see the HTML or JSON"),
+        ((0.4, 0.2, 0.02), 3, ""),  # one alone has its row
+        ((0.02,), 1, ""),
+        ((0.011, 0.004), 0, "2 faults of 2 % or less each: FM-01, FM-02; see the HTML or JSON"),
+        ((0.05,) * 14, 12, "and 2 more of 5 % or less each: FM-13, FM-14; see the HTML or JSON"),
+    ],
+)
+def test_suspects_of_small_shares_have_one_line_in_a_terminal(shares: tuple[float, ...], rows: int, said: str) -> None:
+    """The few that matter have rows; the result, its JSON and its page keep all of them."""
+    suspects = tuple(Suspect(f"FM-{n:02}", f"title {n}", share, None, "") for n, share in enumerate(shares, 1))
+    result = replace(reports.diagnosis(), suspects=suspects)
+    shown = str(result).split("Undetermined between\n")[1].split("\n\n")[0]
+    assert [f"title {n}" in shown for n in range(1, len(shares) + 1)] == [n <= rows for n in range(1, len(shares) + 1)]
+    assert said in " ".join(shown.split()) and ("see the HTML" in shown) is bool(said)
+    assert ("what it is" in shown) is (rows > 0)
+    page = html.page(result)
+    assert all(f"title {n}" in page for n in range(1, len(shares) + 1)) and len(result.to_dict()["suspects"]) == len(shares)
 
 
 @pytest.mark.parametrize("make", [reports.comparison, reports.acceptance, reports.diagnosis])

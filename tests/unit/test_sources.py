@@ -200,6 +200,11 @@ DISAGREE: dict[str, tuple[dict[str, Any], Severity, str, dict[str, str], str]] =
 }
 
 
+def taken(given: dict[str, Any]) -> set[str]:
+    """What is said of two engines beside their names: where each thing was taken from."""
+    return {"accept length", "algorithm", "drafts a round", *(("records of states",) if "live" in given else ())}
+
+
 @pytest.mark.parametrize("name", DISAGREE)
 def test_both_values_are_said_with_their_sources(name: str) -> None:
     """Which one was gone on with, and what to give instead; nothing else is named."""
@@ -207,10 +212,25 @@ def test_both_values_are_said_with_their_sources(name: str) -> None:
     found = of(**given)
 
     assert found is not None and (found.fault, found.severity) == ("M10", severity)
-    assert {e.name for e in found.evidence} == {what} and what in found.title
+    assert {e.name for e in found.evidence} == {what} | (taken(given) if what == "engine" else set()) and what in found.title
     assert said.items() <= {str(e.value): e.source for e in found.evidence}.items()
     assert len(found.evidence) >= 2 and instead in found.fix
     assert ("gone on with" in " ".join(str(e.value) for e in found.evidence)) is ("neither" not in found.because)
+
+
+@pytest.mark.parametrize(
+    ("log", "drafts"),
+    [(sglang_log(), ("3", "launch command")), (sglang_log(speculative_num_steps=5), ("5", "log"))],
+)
+def test_of_two_engines_the_number_and_the_settings_have_their_source(log: str, drafts: tuple[str, str]) -> None:
+    """vLLM's command beside SGLang's log: whose number it is, whose settings it is held together with, and what that is worth."""
+    found = of(launch=vllm(), log=log)
+    assert found is not None and "the number says nothing of the settings" in found.because
+    said = {e.name: (str(e.value), e.source) for e in found.evidence}
+    assert (said["accept length"], said["algorithm"], said["drafts a round"]) == (("1.00", "log"), ("EAGLE3", "log"), drafts)
+    assert not any(
+        "--engine vllm" in f.fix for f in eagle3diag.diagnose(launch=vllm(), log=log).findings
+    )  # which would turn all of it around
 
 
 LEGAL: dict[str, dict[str, Any]] = {
@@ -286,6 +306,25 @@ def test_a_healthy_server_with_two_ports_stays_clean() -> None:
     log = sglang_log(windows=False, port=31000) + "".join(BATCH.format(2.5) for _ in range(3))
     found = eagle3diag.diagnose(log=log, launch=sglang("--port 30000"))
     assert found.ok and "M10" in [f.fault for f in found.findings]
+
+
+def test_the_trail_says_each_thing_of_its_own_source() -> None:
+    """The command's drafts a round under the command, though the log says another number; and the number with where it was read."""
+    launch, log = sglang("--speculative-num-steps 5 --speculative-eagle-topk 1"), sglang_log(speculative_num_steps=3)
+    told = eagle3diag.diagnose(launch=launch, log=log).trail
+    assert told[0] == "launch command: sglang, algorithm EAGLE3, 5 steps, top-k 1" and "observed: accept length 1.00 (log)" in told
+    assert eagle3diag.diagnose(log=log).trail[0] == "arguments in the log: sglang, algorithm EAGLE3, 3 steps"
+    assert eagle3diag.diagnose(launch=sglang(), acceptance=1.0).trail == (
+        "launch command: sglang, algorithm EAGLE3",
+        "observed: accept length 1.00 (number given)",
+    )
+    for given, said in (
+        ({"launch": launch, "log": log}, (3, "log")),
+        ({"launch": launch, "acceptance": 1.0}, (5, "launch command")),
+        ({"acceptance": Acceptance(rounds=9, accepted=1, steps=2)}, (2, "counts")),
+        ({"acceptance": 1.0}, (4, None)),
+    ):
+        assert Case(Given(**given)).steps_said == said
 
 
 @pytest.mark.parametrize("log", [sglang_log(), sglang_log(speculative_algorithm="EAGLE"), vllm_log(method="eagle")])

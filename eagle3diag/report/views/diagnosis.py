@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from eagle3diag.faults import named
 from eagle3diag.findings import Severity
 from eagle3diag.report.form import Band, Bar, Bars, Figure, Lines, Page, Row, Section, Series, Strip, Table
-from eagle3diag.report.numbers import MISSING, fixed, num, percent, span
+from eagle3diag.report.numbers import MISSING, fixed, many, num, percent, span
 from eagle3diag.report.views import audit, comparison, replay, weights
 from eagle3diag.report.views.common import accept_bar, accept_length, alike, broken, by_position, engine, joined, path_name
 
 if TYPE_CHECKING:
-    from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked
+    from eagle3diag.diagnose import Counterfactual, Diagnosis, Ranked, Suspect
     from eagle3diag.serving import Acceptance
 
 SURE, DOUBTFUL = 0.9, 0.1  # below the first the certainty is said, below the second that two pieces of evidence do not go together
-_SHOWN = 12  # counterfactuals in the figures; the table has all of them
+_SHOWN = 12  # counterfactuals in the figures, and suspects of one table in a terminal; the page has all of them
+_FEW = 0.03  # share up to which a suspect has no row of its own in a terminal: of many such, none is worth a look before the others
 
 
 def page(result: Diagnosis) -> Page:
@@ -66,10 +67,13 @@ def _observed(seen: Acceptance) -> str:
 
 def _remark(result: Diagnosis, ranked: Ranked) -> str:
     """What ranks this finding where it is: its share, what its fault alone would give, what it costs."""
-    words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if ranked.weight > 0 and len(result.ranked) > 1 else []
-    if ranked.predicted is not None and ranked.certainty < DOUBTFUL and ranked.finding.severity > Severity.NOTE:
+    note, weighed = ranked.finding.severity is Severity.NOTE, ranked.weight > 0
+    words = [f"Its share of what is lost: {percent(ranked.weight, 0)}."] if weighed and (note or len(result.ranked) > 1) else []
+    if note:  # a fact, harmless or not: what was accepted casts no doubt on it
+        words = ["It hardly explains what was accepted."] if 0 < ranked.weight < 0.005 else words
+    elif ranked.certainty < DOUBTFUL and (weighed or ranked.predicted is not None):
         words.append("It is in the evidence, but what was accepted speaks against it: was the number taken from this very server?")
-    elif ranked.weight > 0 and ranked.certainty < SURE:
+    elif ranked.certainty < SURE and weighed:
         told = "What was found makes" if result.observed is None else "What was accepted makes"
         words.append(f"{told} it {percent(ranked.certainty, 0)} likely that the server has this fault.")
     if ranked.predicted is not None:
@@ -140,7 +144,16 @@ def _suspects(result: Diagnosis) -> Iterator[Table]:
         )
         words = f"What would tell: {same[0].tell or 'nothing that can be recorded; change one thing of the server at a time'}"
         share = f" ({percent(sum(s.weight for s in same), 0)} together)" if len(same) > 1 else ""
-        yield Table(columns, rows, align="llrrr", code=(0,), title=words + share)
+        most = min(_SHOWN, sum(s.weight > _FEW for s in same))
+        most += len(same) == most + 1  # one alone takes no more room than a word about it
+        yield Table(columns, rows, align="llrrr", code=(0,), title=words + share, most=most, rest=_rest(same[most:], most))
+
+
+def _rest(few: Sequence[Suspect], shown: int) -> str:
+    """The suspects of a table that have no row in a terminal, likeliest first, in a line."""
+    count = f"and {len(few)} more" if shown else many(len(few), "fault")
+    names = ", ".join(named(s.fault) for s in few)
+    return f"{count} of {math.ceil(100 * few[0].weight)} % or less each: {names}; see the HTML or JSON" if few else ""
 
 
 def _nearest(result: Diagnosis) -> list[Counterfactual]:
