@@ -13,9 +13,8 @@ from typing import Any
 
 from benchmarks.injection.unlisted import UNLISTED
 from benchmarks.injection.world import DUMPED, SERVED
-from eagle3diag.diagnose.words import REFUTED
 from eagle3diag.faults import in_words
-from eagle3diag.faults.replayed import HARMLESS
+from eagle3diag.faults.replayed import HARMLESS, REFUTED
 from eagle3diag.intervals import exact
 
 EVERYTHING, NO_ROUNDS, NO_LIVE, FILES = "everything", "no rounds", "no live dump", "files and log"

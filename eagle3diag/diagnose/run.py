@@ -14,7 +14,7 @@ from eagle3diag.diagnose.waterfall import waterfall
 from eagle3diag.diagnose.words import cheapest, missing, trail, verdict
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults import catalogue, detect
-from eagle3diag.faults.replayed import HARMLESS, WEAK, judge_beaten, judge_rounds, judge_weak
+from eagle3diag.faults.replayed import HARMLESS, WEAK, judge_beaten, judge_less, judge_rounds, judge_weak
 from eagle3diag.findings import Finding, Severity
 from eagle3diag.replay import Replay
 from eagle3diag.serving import Acceptance
@@ -82,13 +82,14 @@ def diagnose(
     suspects = tuple(_suspects(case, found, explanation))
     ranked = _ranked(found, explanation, restored, healthy, {s.fault for s in suspects})
     ranked = (*ranked, *_weak(ranked, healthy, observed))
+    said = verdict(ranked, suspects, healthy, observed, explanation.as_trained, by_rounds, explanation.none_of_these)
     return Diagnosis(
-        verdict=verdict(ranked, suspects, healthy, observed, explanation.as_trained, by_rounds, explanation.none_of_these),
+        verdict=said,
         observed=observed,
         replay=healthy,
         live_replay=live_replay,
         counterfactuals=explanation.counterfactuals,
-        ranked=ranked,
+        ranked=(*ranked, *_less(ranked, healthy, observed, explanation.as_trained)),
         none_of_these=explanation.none_of_these,
         audit=checked,
         comparison=comparison,
@@ -146,6 +147,12 @@ def _by_rounds(found: tuple[Finding, ...], explanation: Explanation, healthy: Re
 def _weak(ranked: tuple[Ranked, ...], healthy: Replay | None, observed: Acceptance | None) -> Iterator[Ranked]:
     if healthy is not None and not any(r.finding.severity > Severity.NOTE for r in ranked):
         for finding in judge_weak(healthy, observed.length if observed else None):
+            yield Ranked(finding, 0.0, None, None)
+
+
+def _less(ranked: tuple[Ranked, ...], healthy: Replay | None, observed: Acceptance | None, as_trained: float) -> Iterator[Ranked]:
+    if healthy is not None and observed is not None and not any(r.finding.severity > Severity.NOTE for r in ranked):
+        for finding in judge_less(healthy, observed, as_trained):
             yield Ranked(finding, 0.0, None, None)
 
 

@@ -10,7 +10,7 @@ from eagle3diag.diagnose.result import Ranked, Suspect
 from eagle3diag.engines import split_engine
 from eagle3diag.faults import named
 from eagle3diag.faults.base import Fault, no_changes
-from eagle3diag.faults.replayed import ANOTHER_COPY, HARMLESS, UNLIKE, differs, not_accepted, share_of_rounds
+from eagle3diag.faults.replayed import ANOTHER_COPY, HARMLESS, REFUTED, UNLIKE, differs, not_accepted, share_of_rounds
 from eagle3diag.findings import Severity
 from eagle3diag.repair import map_is_lost
 from eagle3diag.replay import Replay
@@ -41,10 +41,6 @@ RECORD = {
 }
 """Whole commands, in which only the names in capitals and the server's own options are to be put in."""
 
-REFUTED = 0.1
-"""Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
-to be near. Between here and a half the verdict is that it cannot be told."""
-
 
 def cheapest(case: Case, fault: Fault) -> str:
     """Of the sets of evidence that would show a fault, what is lacking of the cheapest; empty where nothing would show it.
@@ -69,6 +65,11 @@ def verdict(
     """One sentence, or two: what explains the number, or that nothing does, or between what it cannot be told."""
     serious = [r for r in ranked if r.finding.severity > Severity.NOTE]
     length = observed.length if observed else None
+    if ranked and ranked[-1].finding.fault == "FM-25":
+        assert healthy is not None  # it is judged by its replay
+        if not_accepted(healthy):
+            return f"Not accepted by itself: without any engine the replay of this file gives {healthy.accept_length:.2f}. Its training or its export."
+        return "Weak but right: the server gives what the file gives. If that should be more, look at its training and its export."
     if serious:
         first = serious[0].finding
         another = first.fault == "M9"  # which asks for the file that is served, and for no cause
@@ -79,11 +80,6 @@ def verdict(
         copy = " Only its rounds show it, so make sure that the draft given is the one that is served." if first.fault in by_rounds else ""
         rest = f" But most of what is lost has a cause in no list ({none_of_these:.0%})." if none_of_these > 0.5 else ""
         return f"{first.fault}: {_end(first.title)}{copy}{more}{rest}"
-    if ranked and ranked[-1].finding.fault == "FM-25":
-        assert healthy is not None  # it is judged by its replay
-        if not_accepted(healthy):
-            return f"Not accepted by itself: without any engine the replay of this file gives {healthy.accept_length:.2f}. Its training or its export."
-        return "Weak but right: the server gives what the file gives. If that should be more, look at its training and its export."
     if as_trained < 0.5 and healthy is not None and length is not None:
         return _lost(healthy, length, suspects, as_trained, none_of_these)
     if as_trained < 0.5 and suspects:
@@ -135,8 +131,13 @@ def _nothing_lost(healthy: Replay, length: float) -> str:
             f"{what}: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}. But only {_rounds_alike(healthy)}, fewer than rounding "
             "leaves: something differs a little, or another copy of the draft is served."
         )
-    if little or alike is not None:
+    if little:
         return f"Nothing is wrong: {length:.2f} is served, the replay gives {healthy.accept_length:.2f}."
+    if alike is not None:
+        return (
+            f"What was recorded is right: {_rounds_alike(healthy)}, accept length {healthy.accept_length:.2f}. But {length:.2f} is not of them: it is of "
+            "other requests (prompts, sampling, load), or of another server."
+        )
     records = f"{len(healthy.records)} records" if len(healthy.records) > 1 else "one record"
     return (
         f"Nothing is shown to be wrong: {length:.2f} is served where the replay of {records} gives {healthy.accept_length:.2f}, by which the "

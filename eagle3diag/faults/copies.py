@@ -11,6 +11,9 @@ from eagle3diag.faults.base import IN_FILES
 from eagle3diag.faults.replayed import ANOTHER_COPY, BEATEN
 from eagle3diag.findings import Evidence, Finding, Severity
 
+NO_START = ("FM-17", "FM-18", "FM-23", "FM-27")
+"""Faults of the file under which no engine starts: whatever a server accepts, it is not this file that it serves."""
+
 
 def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
     """``found``; where the number that is served refutes an error of the file, M9 before all, and what the file shows as notes: it is of the
@@ -20,6 +23,7 @@ def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
         return tuple(found)
     mended = case.assume_fixed
     ends = {c.id: c.typical[1] for c in catalogue() if c.typical is not None and c.shown_by == IN_FILES and c.id not in mended}
+    ends |= {fault: 1.0 for fault in NO_START if fault not in mended}
     if any(load.canonical.startswith("layers.0.") for load in case.audit.outcome("loaded")):
         ends.pop("FM-05", None)  # a layer of which a norm is missing may do well
     doubtful = [f for f in found if f.severity is Severity.ERROR and length >= ends.get(f.fault, length) + BEATEN]
@@ -38,7 +42,15 @@ def told_apart(case: Case, found: Sequence[Finding]) -> tuple[Finding, ...]:
         "is found in the file says nothing of the server, and stands below as notes.",
         (
             Evidence("accept length, observed", round(length, 3), None, "server"),
-            *(Evidence(f"accept length with {f.fault}", f"at most {ends[f.fault]:g}", None, "reports") for f in refuted),
+            *(
+                Evidence(
+                    f"accept length with {f.fault}",
+                    "none: no start" if f.fault in NO_START else f"at most {ends[f.fault]:g}",
+                    None,
+                    "reports",
+                )
+                for f in refuted
+            ),
         ),
         f"{ANOTHER_COPY[0].upper()}{ANOTHER_COPY[1:]} Name the version that serves: --engine {case.audit.engine}==VERSION.",
         "`eagle3diag audit` of the folder that is served must be silent about its tensors.",

@@ -6,8 +6,9 @@ entry is a counterfactual and no detector, and only those are offered that would
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,20 +162,24 @@ def _deaf(net: Net) -> Net:
 
 
 def _rope(case: Case) -> Iterator[Change]:
-    """FM-53: another base, the scaling ignored, neighbours turned where halves were trained."""
+    """FM-53: the target's base and scaling, another base, the scaling ignored, neighbours turned where halves were trained."""
     if case.net is None:
         return
+    own = case.net.rope.theta, case.net.rope.scaling
+    theirs = case.target.rope if case.target is not None else own
+    if theirs != own:
+        yield Change("FM-53", f"the target's RoPE (base {theirs[0]:g}) instead of base {own[0]:g}", net=_turned(*theirs))
     for base in OTHER_BASES:
-        if base != case.net.rope.theta:
-            yield Change("FM-53", f"RoPE base {base:g} instead of {case.net.rope.theta:g}", net=_turned(base), one_of_many=True)
+        if base not in (own[0], theirs[0]):
+            yield Change("FM-53", f"RoPE base {base:g} instead of {own[0]:g}", net=_turned(base, own[1]), one_of_many=True)
     if case.net.rope.scaling:
         yield Change("FM-53", "RoPE scaling ignored", net=lambda n: replace(n, rope=replace(n.rope, scaling=None)))
     style = "halves" if case.net.rope.interleaved else "neighbours"
     yield Change("FM-53", f"RoPE over {style}", net=lambda n: replace(n, rope=replace(n.rope, interleaved=not n.rope.interleaved)))
 
 
-def _turned(base: float) -> Callable[[Net], Net]:
-    return lambda net: replace(net, rope=replace(net.rope, theta=base))
+def _turned(base: float, scaling: Mapping[str, Any] | None) -> Callable[[Net], Net]:
+    return lambda net: replace(net, rope=replace(net.rope, theta=base, scaling=scaling))
 
 
 def _windows(case: Case) -> Iterator[Change]:

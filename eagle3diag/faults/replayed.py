@@ -25,6 +25,10 @@ WEAK = 1.5
 TELLING = 30
 """Recorded rounds from which they say more than an accept length of other prompts: what costs 0.1 turns one round in ten, and three of these."""
 
+REFUTED = 0.1
+"""Share of "nothing is lost" below which a verdict says that something is: an alarm in ten such cases would be one too many, so it is no level
+to be near. Between here and a half the verdict is that it cannot be told."""
+
 BEATEN = 0.5
 """Accept length above the upper end of a weak replay's interval that no choice of prompts gives: sets of a few prompts differ by 0.3 on average."""
 
@@ -154,6 +158,37 @@ def judge_beaten(healthy: Replay, observed: Acceptance) -> Iterator[Finding]:
     )
 
 
+def judge_less(healthy: Replay, observed: Acceptance, as_trained: float) -> Iterator[Finding]:
+    """M11: less is served than replayed by more than chance and prompts explain (``as_trained``: the share of the two), and nothing shows why; or
+    next to nothing is, though the rounds that were recorded are as replayed."""
+    length = observed.length
+    if length is None or length >= healthy.accept_length - HARMLESS:
+        return
+    alike = share_of_rounds(healthy)
+    apart = length <= NEXT_TO_NOTHING and alike is not None and alike >= UNLIKE and healthy.accept_length >= WEAK
+    if as_trained >= REFUTED and not apart:
+        return
+    rounds = f"{healthy.served_alike} of {healthy.served_rounds}"
+    yield Finding(
+        "M11",
+        Severity.WARNING,
+        f"{length:.2f} is served where the replay gives {healthy.accept_length:.2f}, and the evidence given does not show why",
+        "The rounds that were recorded come out as replayed: so the number is not of them. It is of other requests (sampling, grammar, load), or of "
+        "another server."
+        if apart
+        else "It is more than prompts, chance and rounding explain.",
+        (
+            Evidence("accept length, observed", round(length, 3), f"about {healthy.accept_length:.2f}", "server"),
+            Evidence("accept length, replayed", round(healthy.accept_length, 3), None, "replay"),
+            *((Evidence("rounds of the server that come out as replayed", rounds, "nearly all", "live dump"),) if healthy.served else ()),
+        ),
+        "Record the server while it gives that number: `eagle3diag capture sglang`, or `vllm`."
+        if apart
+        else ANOTHER_COPY[0].upper() + ANOTHER_COPY[1:],
+        "The replay must then give what is served.",
+    )
+
+
 def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
     """FM-25: the server gives what the replay gives, and it is little; ``length``: the accept length observed."""
     less = length is not None and length < healthy.accept_length - HARMLESS
@@ -164,7 +199,7 @@ def judge_weak(healthy: Replay, length: float | None) -> Iterator[Finding]:
         evidence.append(Evidence("accept length, observed", length, f"{healthy.accept_length:.2f}, as replayed", "server"))
     finding = Finding(
         "FM-25",
-        Severity.NOTE,
+        Severity.WARNING if not_accepted(healthy) else Severity.NOTE,
         "the draft is served as it is in the file, and the file predicts little",
         "No engine and no flag is to blame. Either it was trained too little, or it was spoilt on the way into the file in a way that the file alone "
         "does not show: two matrices swapped, rows in another order.",

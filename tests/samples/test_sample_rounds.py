@@ -103,6 +103,16 @@ def test_a_healthy_server_is_known_by_its_rounds(draft: Draft, target: Target, f
     assert alone.ok and alone.verdict.startswith("Nothing is wrong") and alone.replay is not None
     assert alone.replay.served_alike == alone.replay.served_rounds > 60
     assert not beside.suspects and not [f for f in beside.findings if f.severity > Severity.NOTE]
+    assert beside.verdict.startswith("What was recorded is right") and "1.75 is not of them" in beside.verdict
+
+
+def test_next_to_nothing_served_beside_rounds_that_are_right_is_a_finding(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """It is no fault of the draft that was recorded: the number is of other requests or of another server."""
+    live = served(draft, target, few)
+    result = diagnose(draft=draft, target=target, train=few, live=live, launch=SERVE, acceptance={"accept_length": 1.02, "steps": 4})
+
+    serious = [f for f in result.findings if f.severity > Severity.NOTE]
+    assert [f.fault for f in serious] == ["M11"] and "not of them" in serious[0].because and not result.suspects
 
 
 @pytest.mark.parametrize("cause", ["gate and up swapped", "tokens that may not be drafted", "states of later steps lost"])
@@ -116,7 +126,7 @@ def test_a_cause_in_no_list_is_not_blamed_on_one_that_is(draft: Draft, target: T
 
     assert result.replay is not None and result.replay.served_alike < 0.95 * result.replay.served_rounds
     assert result.none_of_these > max([0.5, *(s.weight for s in result.suspects)])
-    assert not [f for f in result.findings if f.severity > Severity.NOTE]
+    assert [f.fault for f in result.findings if f.severity > Severity.NOTE] == ["M11"] and not result.ok
     assert result.verdict.startswith("No listed fault explains it") and "prompts" not in result.verdict
     assert f"{result.replay.served_alike} of {result.replay.served_rounds} of its rounds" in result.verdict
 
@@ -138,6 +148,15 @@ def test_a_server_that_beats_the_draft_given_has_another(draft: Draft, target: T
 
     assert result.ranked[0].finding.fault == "M9" and "another copy" in result.ranked[0].finding.because
     assert "FM-25" not in [f.fault for f in result.findings]
+
+
+def test_the_base_that_a_config_lost_is_the_targets(draft: Draft, target: Target, few: HiddenStates) -> None:
+    """Trained and served with the target's rotation, and the copy given says another: the target's is named, not one that is merely common."""
+    said = draft.replace(config={"rope_theta": 10000.0})
+    result = diagnose(draft=said, target=target, train=few, live=served(draft, target, few), launch=SERVE)
+
+    named = next(f for f in result.findings if f.severity > Severity.NOTE)
+    assert named.fault == "FM-53" and "the target's RoPE (base 100000) instead of base 10000" in named.title
 
 
 def test_a_rotation_that_costs_next_to_nothing_is_named(draft: Draft, target: Target, few: HiddenStates) -> None:

@@ -123,3 +123,15 @@ def test_a_log_that_found_no_head_is_not_of_a_checkpoint_that_has_one(tmp_path: 
     assert "FM-06" not in [f.fault for f in has.findings] and any("serves another copy" in f.title for f in has.findings)
     lacks = eagle3diag.open_draft(tmp_path / "draft").replace(tensors={"lm_head.weight": None})
     assert "FM-06" in [f.fault for f in eagle3diag.diagnose(draft=lacks, launch=VLLM, log=log).findings]
+
+
+@pytest.mark.parametrize(
+    ("fault", "config"), [("FM-17", {"num_aux_hidden_states": 1}), ("FM-27", {"architectures": ["Eagle3DeepseekV2ForCausalLM"]})]
+)
+def test_a_file_that_lets_no_engine_start_is_not_what_is_served(fault: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """A server that accepts 2.3 has started. With nothing accepted it stays the file's fault, since some engine may load it after all."""
+    draft = eagle3diag.open_draft(write_draft(tmp_path / "draft")).replace(config=config)
+    served, nothing = (eagle3diag.diagnose(draft=draft, acceptance=length, engine="sglang==0.5.23") for length in (2.3, 1.0))
+
+    assert served.ranked[0].finding.fault == "M9" and fault in [f.fault for f in served.findings if f.severity is Severity.NOTE]
+    assert "M9" not in [f.fault for f in nothing.findings] and fault in [f.fault for f in nothing.findings if f.severity > Severity.NOTE]

@@ -97,24 +97,24 @@ def _beyond_the_strip(result: Diagnosis) -> bool:
 
 def _sections(result: Diagnosis) -> Iterator[Section]:
     figures = tuple(_figures(result))
+    rest = (
+        f"{percent(result.none_of_these, 0)} of what is lost is left for a cause that is not listed."
+        if result.none_of_these >= 0.005
+        else ""
+    )
     if figures or result.counterfactuals:
         tables = (_counterfactuals(result),) if result.counterfactuals else ()
-        rest = (
-            f"{percent(result.none_of_these, 0)} of what is lost is left for a cause that is not listed."
-            if result.none_of_these >= 0.005
-            else ""
-        )
         yield Section(
             "Observed and predicted",
             "Each counterfactual is the healthy replay with one thing broken. The one that lands on the observed value explains it.",
-            paragraphs=(rest,) if rest else (),
+            paragraphs=(rest,) if rest and not result.suspects else (),
             tables=tables,
             figures=figures,
             terminal=_beyond_the_strip(result),
         )
     if result.suspects:
         words = "Not seen, since the evidence given could not show them; each would explain the number."
-        yield Section("Undetermined between", words, tables=tuple(_suspects(result)))
+        yield Section("Undetermined between", f"{words} {rest}".rstrip(), tables=tuple(_suspects(result)))
     if result.missing:
         yield Section("What would settle the rest", "Evidence that was not given, and what it would tell.", steps=result.missing)
     if result.trail:
