@@ -182,7 +182,7 @@ def judge_less(healthy: Replay, observed: Acceptance, as_trained: float) -> Iter
             Evidence("accept length, replayed", round(healthy.accept_length, 3), None, "replay"),
             *((Evidence("rounds of the server that come out as replayed", rounds, "nearly all", "live dump"),) if healthy.served else ()),
         ),
-        "Record the server while it gives that number: `eagle3diag capture sglang`, or `vllm`."
+        "Record the server while it gives that number, with eagle3diag capture sglang, or vllm."
         if apart
         else ANOTHER_COPY[0].upper() + ANOTHER_COPY[1:],
         "The replay must then give what is served.",
