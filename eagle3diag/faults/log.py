@@ -263,6 +263,26 @@ def _other_version(case: Case) -> Finding | None:
     )
 
 
+def _later_start(case: Case) -> Finding | None:
+    """C0: the last server of the log wrote no window, so the one before is what was read."""
+    if case.log is None or case.log.later is None:
+        return None
+    was, now = ({} if log.launch is None else log.launch.arguments for log in (case.log, case.log.later))
+    changed = dict.fromkeys(name for name in (*now, *was) if was.get(name) != now.get(name)) if was else {}
+    shown = sorted(changed, key=lambda name: ("spec" not in name, name))[:6]
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        "a later start in the log wrote no accept length; what is said of the log is of the start before it",
+        "It crashed, was not asked anything yet, or drafts nothing. Windows and arguments are those of the last start that wrote a window.",
+        (
+            *(Evidence(name, f"{now.get(name, 'absent')}, before it {was.get(name, 'absent')}", None, "log") for name in shown),
+            *(_quote(note) for note in case.log.later.notes if note.kind in (*_NAMED, "weights")),
+        ),
+        "Send the new server a few requests, or give its part of the log alone with --log.",
+    )
+
+
 def _would_not_start(case: Case) -> Finding | None:
     """C0: a server that answers did start, so a checkpoint that ends the start is not what it serves."""
     length = case.observed.length if case.observed is not None else None
@@ -287,4 +307,5 @@ FAULTS = (
     Fault("FM-28", _other_layers),
     Fault("FM-06", _wrong_head),
     Fault("C0", _other_version, own_title="log and version disagree"),
+    Fault("C0", _later_start, own_title="a later start that wrote no window"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eagle3diag.engines import logs_sglang, logs_vllm
 from eagle3diag.engines.logs import Kind, Line
@@ -27,6 +27,7 @@ WIDEST = 32
 """Bytes of a length and a rate as they are printed (``2.46, accept rate: 0.37``), with room for odd ones."""
 # The bulk of a log: SGLang's batch lines, and one access line a request. Of these only the windows matter.
 _BULK = (b"-req: ", b"HTTP/1.")
+_BY_RANK = frozenset({"node_rank", "random_seed", "host", "nccl_port"})  # what the nodes of one server print differently
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class LogSeries:
     ``windows`` are spread evenly over the log, at most 8192 of the ``n_windows`` that were read. ``starts``: servers that the log shows,
     one after the other. ``rate_kind``: ``strict`` (accepted / proposed), ``biased`` (bonus counted, 1/slots is zero), ``biased by steps``
     or ``unknown``. ``acceptance`` is over all windows: SGLang prints no counts, so a window weighs as many requests as were running;
-    vLLM's counts are added up.
+    vLLM's counts are added up. ``later``: a start behind these windows that wrote none itself.
     """
 
     engine: str | None
@@ -59,6 +60,7 @@ class LogSeries:
     notes: tuple[Note, ...]
     rate_kind: str
     acceptance: Acceptance | None
+    later: LogSeries | None = None
 
 
 @dataclass
@@ -69,6 +71,7 @@ class _Reading:
     version: str | None = None
     launch: Launch | None = None
     starts: int = 0
+    before: _Reading | None = None  # the last one that wrote a window, while this one has none
     windows: list[Window] = field(default_factory=list)
     stride: int = 1
     seen: int = 0
@@ -91,7 +94,7 @@ class _Reading:
             self.stride *= 2
 
     def restart(self) -> _Reading:
-        return _Reading(self.engine, self.version, starts=self.starts)
+        return _Reading(self.engine, self.version, starts=self.starts, before=self if self.seen else self.before)
 
 
 def read_log(source: str | os.PathLike[str]) -> LogSeries:
@@ -107,6 +110,12 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
     reading = _Reading()
     for piece in pieces(source):
         reading = _read_piece(reading, piece)
+    return _series(reading)
+
+
+def _series(reading: _Reading) -> LogSeries:
+    if reading.before is not None and not reading.seen:
+        return replace(_series(reading.before), starts=reading.starts, later=_series(replace(reading, before=None)))
     launch = reading.launch
     slots = launch.num_draft_tokens if launch else None
     return LogSeries(
@@ -144,18 +153,23 @@ def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
 
 
 def _start(reading: _Reading, line: str) -> _Reading:
-    """A server prints its arguments: what came before belongs to an earlier one, if that one ever ran."""
+    """A server prints its arguments: what came before belongs to an earlier one, which is kept until this one writes a window."""
     sglang = logs_sglang.START.decode() in line
     launch = read.sglang_arguments(line) if sglang else read.vllm_arguments(line)
-    if launch is None:
+    if launch is None or (not reading.seen and reading.launch is not None and _alike(reading.launch, launch)):
         return reading
-    if reading.seen:
+    if reading.seen or reading.launch is not None:
         reading = reading.restart()
-    if reading.launch is None:
-        reading.starts += 1
-        reading.launch, reading.engine = launch, launch.engine
-        reading.version = launch.version or reading.version
+    reading.starts += 1
+    reading.version = launch.version or (reading.version if reading.engine in (None, launch.engine) else None)
+    reading.launch, reading.engine = launch, launch.engine
     return reading
+
+
+def _alike(one: Launch, other: Launch) -> bool:
+    """Whether these are lines of several ranks of one start."""
+    mine, others = ({k: v for k, v in launch.arguments.items() if k not in _BY_RANK} for launch in (one, other))
+    return (one.engine, one.version, mine) == (other.engine, other.version, others)
 
 
 def _read_lines(reading: _Reading, piece: bytes, lines: list[bytes], rest: list[bytes], remaining: bytes) -> None:

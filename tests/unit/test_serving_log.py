@@ -110,6 +110,35 @@ def test_only_the_last_server_of_a_log_is_read() -> None:
     assert (again.starts, again.n_windows) == (1, 1)
 
 
+FLAG = ARGS.replace("EAGLE3", "EAGLE")
+CRASHED = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+
+
+def test_a_start_that_crashed_before_any_window_leaves_nothing_behind() -> None:
+    """Its arguments, and what it said of the draft, are not those of the server that ran; nodes of one server are one start."""
+    for first, then, algorithm in ((FLAG, ARGS, "EAGLE3"), (ARGS, FLAG, "EAGLE"), (VLLM_START, ARGS, "EAGLE3")):
+        seen = read_log(first + "NaN in the logits\n" + CRASHED + then + decode(2.5) * 3)
+        assert seen.launch is not None and (seen.launch.algorithm, seen.starts, seen.n_windows) == (algorithm, 2, 3)
+        assert seen.engine_version is None and not seen.notes and seen.later is None
+    nodes = [ARGS.replace("'quantization'", f"'node_rank': {i}, 'random_seed': {77 + i}, 'quantization'") for i in range(2)]
+    assert read_log("".join(nodes) + decode(2.5)).starts == 1
+
+
+@pytest.mark.parametrize("ends", [CRASHED, "", FLAG.replace("'EAGLE'", "'NEXTN'") + "NaN in the logits\n" + CRASHED])
+def test_a_later_start_without_a_window_does_not_hide_what_was_measured(ends: str) -> None:
+    """The windows and arguments before it stay, and it is said; as soon as it writes a window it is what is read."""
+    text = ARGS + decode(2.5) * 3 + FLAG + ends
+    seen = read_log(text)
+    assert seen.launch is not None and seen.launch.algorithm == "EAGLE3" and seen.n_windows == 3
+    assert seen.acceptance is not None and seen.acceptance.length == pytest.approx(2.5) and seen.later is not None
+    notes = [f for f in detect(Case(Given(log=text))) if f.title.startswith("a later start")]
+    assert [(f.fault, f.severity) for f in notes] == [("C0", Severity.NOTE)]
+    assert [(e.name, e.value) for e in notes[0].evidence[:1]] == [("speculative_algorithm", "EAGLE, before it EAGLE3")] or "NEXTN" in ends
+    assert ["NaN in the logits" in str(e.value) for e in notes[0].evidence[1:]] == [True] * ("NaN" in ends)
+    ran = read_log(text + decode(1.0))
+    assert ran.later is None and ran.n_windows == 1 and ran.acceptance is not None and ran.acceptance.length == 1.0
+
+
 def test_a_window_weighs_as_many_requests_as_ran() -> None:
     """One request at 4.00 and sixty-three at 1.00 are not 2.50."""
     text = ARGS + (decode(4.0, running=1) * 20 + decode(1.0, running=63) * 20)
