@@ -15,6 +15,7 @@ from eagle3diag.errors import BadArgument
 from eagle3diag.faults.base import Fault, off_by_one, some_of
 from eagle3diag.faults.copies import said_already
 from eagle3diag.faults.serving import NOTHING_ACCEPTED
+from eagle3diag.faults.sources import several_servers
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import LogSeries, Note
 from eagle3diag.serving.trends import Mean, by_context, by_load, drift
@@ -37,7 +38,8 @@ DECAY = 0.25
 
 
 def judge_log(log: LogSeries) -> Iterator[Finding]:
-    """Trends over the windows of a log, and lines that name a fault by themselves."""
+    """Trends over the windows of a log, lines that name a fault by themselves, and several servers in one log."""
+    yield from several_servers(log)
     yield from _decay(log)
     yield from _context(log)
     yield from _load(log)

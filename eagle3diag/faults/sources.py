@@ -10,7 +10,7 @@ from eagle3diag.case import Case
 from eagle3diag.engines import ENGINES, Version, split_engine
 from eagle3diag.errors import BadArgument
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.serving import Launch
+from eagle3diag.serving import Launch, LogSeries
 
 _COMMAND = "Give --launch and --log of one start. The log prints the server's own arguments when it starts, so --log alone will do."
 _DUMP = {
@@ -61,6 +61,32 @@ def disagree(case: Case) -> Finding | None:
         " ".join(dict.fromkeys(d.instead for d in found)),
         "This finding must be gone; then read the others again.",
     )
+
+
+def several_servers(log: LogSeries) -> Iterator[Finding]:
+    """Servers that differ, in one log: their mean is that of none of them."""
+    if not log.servers:
+        return
+    named = [(name or "lines without a name", series) for name, series in log.servers.items()]
+    lengths = [(name, series, series.acceptance.length) for name, series in named if series.acceptance is not None]
+    yield Finding(
+        "M10",
+        Severity.WARNING,
+        f"{len(named)} servers in one log, which differ: give them apart",
+        "Lines bear the names of several servers, which were started otherwise or accept differently. A mean over them is that of none, so nothing "
+        "of the log is taken for the server in question.",
+        tuple(
+            Evidence(f"accept length of {name}", f"{length:.2f}{_as_started(series)}", None, f"{series.n_windows} windows")
+            for name, series, length in lengths
+            if length is not None
+        ),
+        "Give the lines of one server as --log: those that bear its name, or what `docker logs NAME` or `kubectl logs POD` prints of it.",
+        "Diagnose each by itself; then compare what they were started with.",
+    )
+
+
+def _as_started(series: LogSeries) -> str:
+    return f", {series.launch.algorithm}" if series.launch is not None and series.launch.algorithm else ""
 
 
 def _differ(what: str, said: list[tuple[str | None, str]], used: str | None, instead: str, *, grave: bool = True) -> Iterator[Disagreement]:

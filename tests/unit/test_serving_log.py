@@ -8,7 +8,7 @@ import math
 import random
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,50 @@ def test_a_later_start_without_a_window_does_not_hide_what_was_measured(ends: st
     assert ["NaN in the logits" in str(e.value) for e in notes[0].evidence[1:]] == [True] * ("NaN" in ends)
     ran = read_log(text + decode(1.0))
     assert ran.later is None and ran.n_windows == 1 and ran.acceptance is not None and ran.acceptance.length == 1.0
+
+
+PREFIXED: dict[str, Any] = {
+    "compose": ("sgl-a-1  | {}", "sgl-b-10 | {}", "sgl-a-1", "sgl-b-10"),
+    "compose with times": ("sgl-a-1  | 2026-11-29T10:00:00.1Z {}", "sgl-b-1  | 2026-11-29T10:00:00.1Z {}", "sgl-a-1", "sgl-b-1"),
+    "coloured": ("\x1b[36msgl-a-1  | \x1b[0m{}", "\x1b[33msgl-b-1  | \x1b[0m{}", "sgl-a-1", "sgl-b-1"),
+    "kubectl": ("[pod/sgl-a-5d/server] {}", "[pod/sgl-b-7f/server] {}", "pod/sgl-a-5d/server", "pod/sgl-b-7f/server"),
+    "stern": ("sgl-a-5d server {}", "sgl-b-7f server {}", "sgl-a-5d server", "sgl-b-7f server"),
+    "journald": ("Nov 29 10:00:00 node1 sglang[12]: {}", "Nov 29 10:00:00 node2 sglang[345]: {}", "node1 sglang", "node2 sglang"),
+}
+
+
+def interleaved(one: str, other: str, forms: tuple[str, ...]) -> str:
+    pairs = zip_longest(one.splitlines(), other.splitlines())
+    return "".join(form.format(line) + "\n" for pair in pairs for form, line in zip(forms, pair, strict=False) if line is not None)
+
+
+@pytest.mark.parametrize("forms", PREFIXED.values(), ids=PREFIXED.keys())
+def test_servers_that_differ_in_one_log_are_told_apart(forms: tuple[str, ...]) -> None:
+    """By the names that stand before their lines: each with its accept length, and no mean of both. Also of vLLM."""
+    good, bad = (args + "".join(decode(length + i % 3 / 10) for i in range(6)) for args, length in ((ARGS, 2.4), (FLAG, 1.0)))
+    other = VLLM_START.replace("draft", "other") + spec(1.0, 0, 300, "0.000, 0.000, 0.000")
+    for pair in ((good, bad), (VLLM_START + spec(2.0, 100, 300, "0.600, 0.300, 0.100"), other)):
+        text = interleaved(*pair, forms)
+        seen = read_log(text)
+        assert list(seen.servers) == list(forms[2:]) and not seen.windows and seen.acceptance is seen.launch is None
+        for alone, apart in zip(pair, seen.servers.values(), strict=True):
+            assert apart == replace(read_log(alone), windows=apart.windows, notes=apart.notes)
+        found = [f for f in detect(Case(Given(log=text))) if f.fault == "M10"]
+        assert len(found) == 1 and found[0].severity is Severity.WARNING
+        assert [e.name.removeprefix("accept length of ") for e in found[0].evidence] == list(forms[2:])
+
+
+@pytest.mark.parametrize("forms", PREFIXED.values(), ids=PREFIXED.keys())
+def test_names_before_lines_make_no_servers_of_one(forms: tuple[str, ...]) -> None:
+    """Replicas within the noise, a router or a node that writes no window, and a restart under another process id."""
+    wander = [ARGS + "".join(decode(2.4 + random.Random(100 * seed + i).gauss(0, 0.2)) for i in range(40)) for seed in range(2)]
+    replicas = read_log(interleaved(*wander, forms))
+    assert not replicas.servers and replicas.acceptance is not None and replicas.acceptance.windows == 40
+    router = interleaved(wander[0], "INFO 11-29 10:00:00 routed\n" * 99 + "[2026-11-29 10:00:00] NaN in the logits\n", forms)
+    seen = read_log(router)
+    assert (seen.n_windows, not seen.servers, [note.kind for note in seen.notes]) == (40, True, ["numbers"])
+    table = "Name | Value\nlength | 3\n[watchdog] fine\n"
+    assert read_log(table + ARGS + table + decode(2.0) + table + decode(2.2)).n_windows == 2
 
 
 def test_a_window_weighs_as_many_requests_as_ran() -> None:
