@@ -51,15 +51,15 @@ def _decay(log: LogSeries) -> Iterator[Finding]:
     if seen is None or seen.first.n < ENOUGH_WINDOWS or seen.first.mean <= NOTHING_ACCEPTED:
         return
     lost, half = seen.first.above(seen.last)
-    if lost < max(SURE * half, DECAY * (seen.first.mean - 1)):
+    if seen.lost is None or min(lost, seen.lost) < max(SURE * half, DECAY * (seen.first.mean - 1)):  # what falls with load is FM-58's
         return
     hours = [] if seen.hours is None else [Evidence("hours between", round(seen.hours, 2), None, "log")]
     yield Finding(
         "FM-62",
         Severity.WARNING,
         f"the accept length falls over the log, from {seen.first.mean:.2f} to {seen.last.mean:.2f}",
-        "Healthy at first and poor later, with the same files: the state of the engine, not the draft. Other prompts, longer contexts or more "
-        "load later on can look the same.",
+        "Healthy at first and poor later, with the same files: the state of the engine, not the draft. Other prompts or longer contexts "
+        "later on can look the same.",
         (_mean("accept length, first tenth", seen.first), _mean("accept length, last tenth", seen.last), *hours),
         "Restart the server and probe it: if that brings it back, probe it regularly and report the engine's version.",
         "eagle3diag probe at boot and after a day, with the same prompts.",

@@ -19,6 +19,7 @@ _DUMP = {
 }
 _OPEN = re.compile(r"\$|`|\{\{|://")
 """What a shell or a template fills in, and what an engine fetches into a folder of another name."""
+DRAFTED = "drafts a round"
 _HUB = re.compile(r"models--[^/]+--([^/]+)")
 
 
@@ -45,6 +46,8 @@ class Disagreement:
 def disagree(case: Case) -> Finding | None:
     """The one finding of all that the sources contradict each other in."""
     found = [*_engines(case)] or [*_arguments(case), *_versions(case), *_targets(case)]
+    if not any(d.what in (DRAFTED, "engine") for d in found):
+        found += _drafted(case)
     if not found:
         return None
     sources = list(dict.fromkeys(source for d in found for _, source in d.said))
@@ -143,12 +146,26 @@ def _arguments(case: Case) -> Iterator[Disagreement]:
         yield from _differ("target", _both(_name(typed.target_path), _name(logged.target_path)), None, _COMMAND)
     yield from _differ("draft", _both(_name(typed.draft_path), _name(logged.draft_path)), None, _COMMAND)
     chain = 1 in (typed.topk, logged.topk)  # SGLang then sets the slots to steps + 1 itself
-    numbers = [("drafts a round", typed.steps, logged.steps, case.steps), ("top-k", typed.topk, logged.topk, typed.topk)]
+    numbers = [(DRAFTED, typed.steps, logged.steps, case.steps), ("top-k", typed.topk, logged.topk, typed.topk)]
     numbers += [] if chain else [("slots", typed.num_draft_tokens, logged.num_draft_tokens, case.num_draft_tokens)]
     for what, asked, shown, used in numbers:
         yield from _differ(what, _both(_text(asked), _text(shown)), _text(used), _COMMAND)
     # a router's port is not that of the workers behind it
     yield from _differ("port", _both(_text(typed.number("port")), _text(logged.number("port"))), None, _COMMAND, grave=False)
+
+
+def _drafted(case: Case) -> Iterator[Disagreement]:
+    """Positions that were counted against steps that were asked for. In a tree, and with steps that adapt, these are different things."""
+    launch = case.launch
+    if launch is None or (launch.topk or 1) > 1 or launch.has("speculative-adaptive"):
+        return
+    said: list[tuple[str | None, str]] = []
+    if case.given.acceptance is not None and case.observed is not None:
+        said.append((_text(len(case.observed.p) or case.observed.steps), "counts"))
+    if case.log is not None and case.log.acceptance is not None and case.log.acceptance.p:
+        said.append((_text(len(case.log.acceptance.p)), "windows of the log"))
+    said.append((_text(launch.steps), case.launch_source))
+    yield from _differ(DRAFTED, said, _text(case.steps), f"{_COMMAND} Take the counts from that server too.")
 
 
 def _both(typed: str | None, logged: str | None) -> list[tuple[str | None, str]]:

@@ -73,10 +73,10 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
 
     Quotes, line continuations, leading ``NAME=value``, what wraps the server (``docker run ... image:tag``, ``nohup``, ``bash -c``) and
     what follows it (``> log 2>&1 &``) are understood, and so are whole scripts, JSON and YAML lists of words, Compose files, pods,
-    Dockerfiles, and what ``ps`` and ``/proc/PID/cmdline`` show. Variables that the text assigns are put in, others are left as they are written and listed in ``unknown``. An option may
-    be cut short where that is unambiguous, as the engines allow. The version is taken from the image's tag or from a pinned
-    ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names (``--config``) are read from below it,
-    and from nowhere else: whoever wrote the command may be a stranger.
+    Dockerfiles, and what ``ps`` and ``/proc/PID/cmdline`` show. Variables that the text assigns are put in, others are left as they are
+    written and listed in ``unknown``. An option may be cut short where that is unambiguous, as the engines allow. The version is taken from
+    the image's tag or from a pinned ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names
+    (``--config``) are read from below it, and from nowhere else: whoever wrote the command may be a stranger.
 
     >>> parse_launch("python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE --speculative-num-steps 4").algorithm
     'EAGLE'
@@ -141,7 +141,7 @@ def from_arguments(
 
 
 def read_launch(source: object) -> Launch:
-    """A :class:`Launch` from one, from a command or its words, or from a file that holds a command; files of options are looked for beside it."""
+    """A :class:`Launch` from one, from a command or its words, or from a file with a command; files of options are looked for beside it."""
     if isinstance(source, Launch):
         return source
     if isinstance(source, (list, tuple)) and source and all(isinstance(word, str) for word in source):

@@ -309,6 +309,13 @@ def test_a_log_that_decays_is_named() -> None:
     )
 
 
+def test_decay_is_looked_for_at_one_load() -> None:
+    """A quiet night and a busy day are no decay, whichever comes first in the log; a decay under mixed load is one."""
+    assert named(series((200, 2.5, {"running": 1}), (200, 1.5, {"running": 16}))) == ["FM-58"]
+    assert named(series((200, 1.5, {"running": 16}), (200, 2.5, {"running": 1}))) == ["FM-58"]
+    assert named(series(*((1, 2.5 - i / 300, {"running": 1 << i % 4}) for i in range(300)))) == ["FM-62"]
+
+
 def test_a_loss_with_context_is_named() -> None:
     """M6, as in FM-55: 2.30 at 2k, 1.69 at 8k, 1.09 at 16k; a loss that noise explains is not."""
     contexts = ((1200, 2.30), (2400, 2.25), (4800, 1.9), (9600, 1.4))
