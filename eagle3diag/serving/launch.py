@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3diag.errors import BadArgument, UnreadableFile
-from eagle3diag.files import below, read_text
+from eagle3diag.errors import BadArgument
+from eagle3diag.files import absent, below, read_text
 from eagle3diag.serving.command import names_engine, served
 from eagle3diag.serving.documents import LARGEST
 from eagle3diag.serving.manifest import words_of
@@ -152,7 +152,7 @@ def read_launch(source: object) -> Launch:
         )
     text, folder = str(source), Path()
     if len(text.split()) == 1 and not _is_file(Path(text)) and not names_engine(text):
-        raise UnreadableFile("nothing is there; expected a launch command, or a file with one", where=text[:300], hint="check the path")
+        raise absent(text[:300], "nothing is there; expected a launch command, or a file with one")
     if "\n" not in text and _is_file(Path(text)):
         text, folder = read_text(Path(text), 8 * LARGEST, errors="replace"), Path(text).parent
     return parse_launch(text, folder=folder)
