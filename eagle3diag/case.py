@@ -131,7 +131,7 @@ class Case:
     def log(self) -> LogSeries | None:
         """What the log says. A file in which no line is a server's is another file than was meant, and no evidence of health."""
         log = _open(read_log, self.given.log)
-        if log is not None and log.engine is None and log.launch is None and not log.n_windows and not log.notes:
+        if log is not None and log.engine is None and log.launch is None and not (log.n_windows or log.notes or log.servers):
             hint = "give what the server printed: SGLang's lines with accept len, vLLM's SpecDecoding metrics, or its start"
             raise UnreadableFile("no line in it is SGLang's or vLLM's", where=self.given.log, hint=hint)
         return log

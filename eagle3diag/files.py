@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +18,7 @@ MAX_JSON_BYTES = 256 * 1024 * 1024
 _PIECE = 1 << 20
 #: The hint of what the system refuses: no rights, a loop of links, a disk that fails.
 RIGHTS = "check the path, your rights to it, and the disk"
+_ADDRESS = re.compile(r"((?:[a-z][a-z0-9+.-]+::)*[a-z][a-z0-9+.-]+):/{1,2}(?!/)", re.IGNORECASE)  # a single letter is a drive
 _LFS = b"version https://git-lfs"
 
 
@@ -36,7 +38,7 @@ def existing(source: object, what: str) -> Path:
     if not str(source):
         raise BadArgument(f"the path of {what} is empty")
     if not kind(path):
-        raise UnreadableFile(f"nothing is there; expected {what}", where=path, hint=_absent_hint(str(source)))
+        raise absent(source, f"nothing is there; expected {what}", _absent_hint(str(source)))
     return path
 
 
@@ -196,6 +198,16 @@ def meant_hint(folder: Path, wanted: str) -> str | None:
     return None
 
 
+def absent(source: object, found: str, hint: str = "check the path") -> UnreadableFile:
+    """The error of a path at which nothing is: ``found``, or that it is an address, whose second slash a path loses."""
+    if match := _ADDRESS.match(str(source)):
+        where = f"{match[1]}://{str(source)[match.end() :]}"[:300]
+        return UnreadableFile(
+            "is a remote address, from which only dumps are read", where=where, hint="download it, then pass the local path"
+        )
+    return UnreadableFile(found, where=source, hint=hint)
+
+
 def _absent_hint(source: str) -> str:
     if source.count("/") == 1 and not source.startswith((".", "/", "~")) and not source.endswith("/"):
         return f"if this is a Hugging Face name, download it first: hf download {source}, then pass the folder"
@@ -204,6 +216,7 @@ def _absent_hint(source: str) -> str:
 
 __all__ = [
     "RIGHTS",
+    "absent",
     "below",
     "check_not_pointer",
     "existing",

@@ -144,7 +144,8 @@ def _unknown(case: Case) -> Finding | None:
         "C0",
         Severity.NOTE,
         f"cannot tell what {listed} holds" if len(names) == 1 else f"cannot tell what these hold: {listed}",
-        "Nothing in the command assigns it. An option that is not seen may stand there, so nothing is held against what is missing.",
+        "No line of the command assigns it, or only on a condition. An option that is not seen may stand there, so nothing is held against what "
+        "is missing.",
         tuple(Evidence("variable", name, "assigned in the text", "launch command") for name in names),
         "Pass the command as the server got it: ps -ww -o args= -p PID, or the server's log as --log, which prints its arguments.",
     )

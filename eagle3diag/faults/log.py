@@ -15,6 +15,7 @@ from eagle3diag.errors import BadArgument
 from eagle3diag.faults.base import Fault, off_by_one, some_of
 from eagle3diag.faults.copies import said_already
 from eagle3diag.faults.serving import NOTHING_ACCEPTED
+from eagle3diag.faults.sources import several_servers
 from eagle3diag.findings import Evidence, Finding, Severity
 from eagle3diag.serving import LogSeries, Note
 from eagle3diag.serving.trends import Mean, by_context, by_load, drift
@@ -37,7 +38,8 @@ DECAY = 0.25
 
 
 def judge_log(log: LogSeries) -> Iterator[Finding]:
-    """Trends over the windows of a log, and lines that name a fault by themselves."""
+    """Trends over the windows of a log, lines that name a fault by themselves, and several servers in one log."""
+    yield from several_servers(log)
     yield from _decay(log)
     yield from _context(log)
     yield from _load(log)
@@ -49,15 +51,15 @@ def _decay(log: LogSeries) -> Iterator[Finding]:
     if seen is None or seen.first.n < ENOUGH_WINDOWS or seen.first.mean <= NOTHING_ACCEPTED:
         return
     lost, half = seen.first.above(seen.last)
-    if lost < max(SURE * half, DECAY * (seen.first.mean - 1)):
+    if seen.lost is None or min(lost, seen.lost) < max(SURE * half, DECAY * (seen.first.mean - 1)):  # what falls with load is FM-58's
         return
     hours = [] if seen.hours is None else [Evidence("hours between", round(seen.hours, 2), None, "log")]
     yield Finding(
         "FM-62",
         Severity.WARNING,
         f"the accept length falls over the log, from {seen.first.mean:.2f} to {seen.last.mean:.2f}",
-        "Healthy at first and poor later, with the same files: the state of the engine, not the draft. Other prompts, longer contexts or more "
-        "load later on can look the same.",
+        "Healthy at first and poor later, with the same files: the state of the engine, not the draft. Other prompts or longer contexts "
+        "later on can look the same.",
         (_mean("accept length, first tenth", seen.first), _mean("accept length, last tenth", seen.last), *hours),
         "Restart the server and probe it: if that brings it back, probe it regularly and report the engine's version.",
         "eagle3diag probe at boot and after a day, with the same prompts.",
@@ -263,6 +265,26 @@ def _other_version(case: Case) -> Finding | None:
     )
 
 
+def _later_start(case: Case) -> Finding | None:
+    """C0: the last server of the log wrote no window, so the one before is what was read."""
+    if case.log is None or case.log.later is None:
+        return None
+    was, now = ({} if log.launch is None else log.launch.arguments for log in (case.log, case.log.later))
+    changed = dict.fromkeys(name for name in (*now, *was) if was.get(name) != now.get(name)) if was else {}
+    shown = sorted(changed, key=lambda name: ("spec" not in name, name))[:6]
+    return Finding(
+        "C0",
+        Severity.NOTE,
+        "a later start in the log wrote no accept length; what is said of the log is of the start before it",
+        "It crashed, was not asked anything yet, or drafts nothing. Windows and arguments are those of the last start that wrote a window.",
+        (
+            *(Evidence(name, f"{now.get(name, 'absent')}, before it {was.get(name, 'absent')}", None, "log") for name in shown),
+            *(_quote(note) for note in case.log.later.notes if note.kind in (*_NAMED, "weights")),
+        ),
+        "Send the new server a few requests, or give its part of the log alone with --log.",
+    )
+
+
 def _would_not_start(case: Case) -> Finding | None:
     """C0: a server that answers did start, so a checkpoint that ends the start is not what it serves."""
     length = case.observed.length if case.observed is not None else None
@@ -287,4 +309,5 @@ FAULTS = (
     Fault("FM-28", _other_layers),
     Fault("FM-06", _wrong_head),
     Fault("C0", _other_version, own_title="log and version disagree"),
+    Fault("C0", _later_start, own_title="a later start that wrote no window"),
 )

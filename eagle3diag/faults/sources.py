@@ -11,7 +11,7 @@ from eagle3diag.engines import ENGINES, Version, split_engine
 from eagle3diag.errors import BadArgument
 from eagle3diag.faults.launch import effective
 from eagle3diag.findings import Evidence, Finding, Severity
-from eagle3diag.serving import Launch
+from eagle3diag.serving import Launch, LogSeries
 
 _COMMAND = "Give --launch and --log of one start. The log prints the server's own arguments when it starts, so --log alone will do."
 _DUMP = {
@@ -24,6 +24,7 @@ _MIXED = (
 )
 _OPEN = re.compile(r"\$|`|\{\{|://")
 """What a shell or a template fills in, and what an engine fetches into a folder of another name."""
+DRAFTED = "drafts a round"
 _HUB = re.compile(r"models--[^/]+--([^/]+)")
 
 
@@ -51,6 +52,8 @@ def disagree(case: Case) -> Finding | None:
     """The one finding of all that the sources contradict each other in."""
     engines = [*_engines(case)]
     found = engines or [*_arguments(case), *_versions(case), *_targets(case)]
+    if not engines and not any(d.what == DRAFTED for d in found):
+        found += _drafted(case)
     if not found:
         return None
     sources = list(dict.fromkeys(source for d in found for _, source in d.said))
@@ -71,6 +74,32 @@ def disagree(case: Case) -> Finding | None:
         " ".join(dict.fromkeys(d.instead for d in found)),
         "This finding must be gone; then read the others again.",
     )
+
+
+def several_servers(log: LogSeries) -> Iterator[Finding]:
+    """Servers that differ, in one log: their mean is that of none of them."""
+    if not log.servers:
+        return
+    named = [(name or "lines without a name", series) for name, series in log.servers.items()]
+    lengths = [(name, series, series.acceptance.length) for name, series in named if series.acceptance is not None]
+    yield Finding(
+        "M10",
+        Severity.WARNING,
+        f"{len(named)} servers in one log, which differ: give them apart",
+        "Lines bear the names of several servers, which were started otherwise or accept differently. A mean over them is that of none, so nothing "
+        "of the log is taken for the server in question.",
+        tuple(
+            Evidence(f"accept length of {name}", f"{length:.2f}{_as_started(series)}", None, f"{series.n_windows} windows")
+            for name, series, length in lengths
+            if length is not None
+        ),
+        "Give the lines of one server as --log: those that bear its name, or what `docker logs NAME` or `kubectl logs POD` prints of it.",
+        "Diagnose each by itself; then compare what they were started with.",
+    )
+
+
+def _as_started(series: LogSeries) -> str:
+    return f", {series.launch.algorithm}" if series.launch is not None and series.launch.algorithm else ""
 
 
 def _differ(what: str, said: list[tuple[str | None, str]], used: str | None, instead: str, *, grave: bool = True) -> Iterator[Disagreement]:
@@ -141,12 +170,26 @@ def _arguments(case: Case) -> Iterator[Disagreement]:
         yield from _differ("target", _both(_name(typed.target_path), _name(logged.target_path)), None, _COMMAND)
     yield from _differ("draft", _both(_name(typed.draft_path), _name(logged.draft_path)), None, _COMMAND)
     chain = 1 in (typed.topk, logged.topk)  # SGLang then sets the slots to steps + 1 itself
-    numbers = [("drafts a round", typed.steps, logged.steps, case.steps), ("top-k", typed.topk, logged.topk, typed.topk)]
+    numbers = [(DRAFTED, typed.steps, logged.steps, case.steps), ("top-k", typed.topk, logged.topk, typed.topk)]
     numbers += [] if chain else [("slots", typed.num_draft_tokens, logged.num_draft_tokens, case.num_draft_tokens)]
     for what, asked, shown, used in numbers:
         yield from _differ(what, _both(_text(asked), _text(shown)), _text(used), _COMMAND)
     # a router's port is not that of the workers behind it
     yield from _differ("port", _both(_text(typed.number("port")), _text(logged.number("port"))), None, _COMMAND, grave=False)
+
+
+def _drafted(case: Case) -> Iterator[Disagreement]:
+    """Positions that were counted against steps that were asked for. In a tree, and with steps that adapt, these are different things."""
+    launch = case.launch
+    if launch is None or (launch.topk or 1) > 1 or launch.has("speculative-adaptive"):
+        return
+    said: list[tuple[str | None, str]] = []
+    if case.given.acceptance is not None and case.observed is not None:
+        said.append((_text(len(case.observed.p) or case.observed.steps), "counts"))
+    if case.log is not None and case.log.acceptance is not None and case.log.acceptance.p:
+        said.append((_text(len(case.log.acceptance.p)), "windows of the log"))
+    said.append((_text(launch.steps), case.launch_source))
+    yield from _differ(DRAFTED, said, _text(case.steps), f"{_COMMAND} Take the counts from that server too.")
 
 
 def _both(typed: str | None, logged: str | None) -> list[tuple[str | None, str]]:

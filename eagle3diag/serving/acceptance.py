@@ -13,7 +13,7 @@ from typing import Any
 
 from eagle3diag.bounds import broken
 from eagle3diag.errors import BadArgument, UnreadableFile
-from eagle3diag.files import kind, read_text
+from eagle3diag.files import absent, kind, read_text
 from eagle3diag.intervals import Z95, exact, variance
 from eagle3diag.serving.metrics import Counts, read_metrics
 from eagle3diag.serving.rates import length_of, rate_of
@@ -212,7 +212,11 @@ def _fields(source: Mapping[str, Any]) -> Acceptance:
     if said := broken(value, "acceptance"):
         raise BadArgument(said, hint="shares are within 0 and 1, counts not below 0")
     if length is None and value.rounds != 0:
-        raise BadArgument("the acceptance has neither counts nor an accept length", hint="give rounds and accepted, or accept_length")
+        queried = "data" in source and "status" in source
+        found = "is an answer of Prometheus, not of a server" if queried else "has neither counts nor an accept length"
+        raise BadArgument(
+            f"the acceptance {found}", hint="give `curl URL/metrics` of the server as a file, rounds and accepted, or accept_length"
+        )
     if length is not None:
         _length(length)
     return value
@@ -260,7 +264,7 @@ def _read(path: Path) -> Any:
     """The JSON of a file, or the acceptance of a page of metrics."""
     if not kind(path):
         hint = "check the path; an accept length is a plain number, such as 1.03, and no rate"
-        raise UnreadableFile("is not an accept length, and there is no such file", where=path, hint=hint)
+        raise absent(path, "is not an accept length, and there is no such file", hint)
     text = read_text(path, errors="replace")
     try:
         return json.loads(text)

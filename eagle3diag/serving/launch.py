@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eagle3diag.errors import BadArgument, UnreadableFile
-from eagle3diag.files import below, read_text
+from eagle3diag.errors import BadArgument
+from eagle3diag.files import absent, below, read_text
 from eagle3diag.serving.command import names_engine, served
 from eagle3diag.serving.documents import LARGEST
 from eagle3diag.serving.manifest import words_of
@@ -72,11 +72,11 @@ def parse_launch(text: str, *, version: str | None = None, folder: Path | None =
     """Read ``python -m sglang.launch_server ...``, ``sglang serve ...``, ``vllm serve ... --speculative-config '{...}'``, ``trtllm-serve ...``.
 
     Quotes, line continuations, leading ``NAME=value``, what wraps the server (``docker run ... image:tag``, ``nohup``, ``bash -c``) and
-    what follows it (``> log 2>&1 &``) are understood, and so are whole scripts, JSON and YAML lists of words, Compose files, pods and
-    Dockerfiles. Variables that the text assigns are put in, others are left as they are written and listed in ``unknown``. An option may
-    be cut short where that is unambiguous, as the engines allow. The version is taken from the image's tag or from a pinned
-    ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names (``--config``) are read from below it,
-    and from nowhere else: whoever wrote the command may be a stranger.
+    what follows it (``> log 2>&1 &``) are understood, and so are whole scripts, JSON and YAML lists of words, Compose files, pods,
+    Dockerfiles, and what ``ps`` and ``/proc/PID/cmdline`` show. Variables that the text assigns are put in, others are left as they are
+    written and listed in ``unknown``. An option may be cut short where that is unambiguous, as the engines allow. The version is taken from
+    the image's tag or from a pinned ``sglang==0.5.23``, unless given. With ``folder``, files of options that the command names
+    (``--config``) are read from below it, and from nowhere else: whoever wrote the command may be a stranger.
 
     >>> parse_launch("python -m sglang.launch_server --model-path T --speculative-algorithm EAGLE --speculative-num-steps 4").algorithm
     'EAGLE'
@@ -141,14 +141,18 @@ def from_arguments(
 
 
 def read_launch(source: object) -> Launch:
-    """A :class:`Launch` from one, from a command, or from a file that holds a command; files of options are looked for beside it."""
+    """A :class:`Launch` from one, from a command or its words, or from a file with a command; files of options are looked for beside it."""
     if isinstance(source, Launch):
         return source
+    if isinstance(source, (list, tuple)) and source and all(isinstance(word, str) for word in source):
+        return parse_launch("\0".join((*source, "")), folder=Path())
     if not isinstance(source, (str, os.PathLike)):
-        raise BadArgument(f"{type(source).__name__} is not a launch command", hint="paste the command, or give the file that holds it")
+        raise BadArgument(
+            f"{type(source).__name__} is not a launch command", hint="give the command, its words as a list, or the file that holds it"
+        )
     text, folder = str(source), Path()
     if len(text.split()) == 1 and not _is_file(Path(text)) and not names_engine(text):
-        raise UnreadableFile("nothing is there; expected a launch command, or a file with one", where=text[:300], hint="check the path")
+        raise absent(text[:300], "nothing is there; expected a launch command, or a file with one")
     if "\n" not in text and _is_file(Path(text)):
         text, folder = read_text(Path(text), 8 * LARGEST, errors="replace"), Path(text).parent
     return parse_launch(text, folder=folder)

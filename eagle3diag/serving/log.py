@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from eagle3diag.engines import logs_sglang, logs_vllm
 from eagle3diag.engines.logs import Kind, Line
@@ -14,6 +14,8 @@ from eagle3diag.serving.acceptance import Acceptance
 from eagle3diag.serving.launch import Launch
 from eagle3diag.serving.lines import Window
 from eagle3diag.serving.pieces import pieces, text
+from eagle3diag.serving.prefixes import Names
+from eagle3diag.serving.trends import Mean, mean_of
 
 KEPT_WINDOWS = 4096
 KEPT_NOTES = 64
@@ -25,8 +27,13 @@ STARTING = 1 << 26
 """Bytes after a start in which what a server says of its draft is looked for; later only what can come at any time."""
 WIDEST = 32
 """Bytes of a length and a rate as they are printed (``2.46, accept rate: 0.37``), with room for odd ones."""
+SURE = 1.6
+"""Halves of a 95 % interval by which the windows of two servers must differ: 3.1 standard errors, for prompts wander."""
+ALIKE = 0.1
+"""Share of the accept length by which replicas may differ, since each is asked other things."""
 # The bulk of a log: SGLang's batch lines, and one access line a request. Of these only the windows matter.
 _BULK = (b"-req: ", b"HTTP/1.")
+_BY_RANK = frozenset({"node_rank", "random_seed", "host", "nccl_port"})  # what the nodes of one server print differently
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,8 @@ class LogSeries:
     ``windows`` are spread evenly over the log, at most 8192 of the ``n_windows`` that were read. ``starts``: servers that the log shows,
     one after the other. ``rate_kind``: ``strict`` (accepted / proposed), ``biased`` (bonus counted, 1/slots is zero), ``biased by steps``
     or ``unknown``. ``acceptance`` is over all windows: SGLang prints no counts, so a window weighs as many requests as were running;
-    vLLM's counts are added up.
+    vLLM's counts are added up. ``later``: a start behind these windows that wrote none itself.
+    ``servers``: where lines bear the names of several servers that differ, each by its name; nothing else is then told.
     """
 
     engine: str | None
@@ -59,6 +67,20 @@ class LogSeries:
     notes: tuple[Note, ...]
     rate_kind: str
     acceptance: Acceptance | None
+    later: LogSeries | None = None
+    servers: Mapping[str, LogSeries] = field(default_factory=dict)
+
+    def alike(self, other: LogSeries) -> bool:
+        """Whether these may be replicas: the same engine, models and draft tree, and accept lengths within the noise of their windows."""
+        one, two = self.launch, other.launch
+        said = [(self.engine, other.engine), *([] if one is None or two is None else zip(_served(one), _served(two), strict=True))]
+        apart, half = self.mean.above(other.mean)
+        return all(a == b for a, b in said) and not abs(apart) > max(SURE * half, ALIKE * min(self.mean.mean, other.mean.mean))
+
+    @property
+    def mean(self) -> Mean:
+        """Of the accept lengths of the windows, each weighing alike."""
+        return mean_of([window.accept_length for window in self.windows])
 
 
 @dataclass
@@ -69,6 +91,7 @@ class _Reading:
     version: str | None = None
     launch: Launch | None = None
     starts: int = 0
+    before: _Reading | None = None  # the last one that wrote a window, while this one has none
     windows: list[Window] = field(default_factory=list)
     stride: int = 1
     seen: int = 0
@@ -91,7 +114,7 @@ class _Reading:
             self.stride *= 2
 
     def restart(self) -> _Reading:
-        return _Reading(self.engine, self.version, starts=self.starts)
+        return _Reading(self.engine, self.version, starts=self.starts, before=self if self.seen else self.before)
 
 
 def read_log(source: str | os.PathLike[str]) -> LogSeries:
@@ -104,9 +127,34 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
     ------
     UnreadableFile: not there, not readable, UTF-16, or packed otherwise than with gzip.
     """
-    reading = _Reading()
+    names, readings = Names(), dict[bytes, _Reading]()
     for piece in pieces(source):
-        reading = _read_piece(reading, piece)
+        for name, lines in names.apart(piece):
+            readings[name] = _read_piece(readings.get(name) or _Reading(), lines)
+    return _told_apart({name.decode("utf-8", "replace"): _series(reading) for name, reading in readings.items()})
+
+
+def _told_apart(servers: dict[str, LogSeries]) -> LogSeries:
+    """The one that drafts, with what the others said; of several alike the one with the most windows; of several that differ, no one."""
+    drafting = {name: series for name, series in servers.items() if series.n_windows}
+    most = max(
+        (drafting or servers).values(), key=lambda series: (series.n_windows, series.launch is not None, len(series.notes)), default=None
+    )
+    if most is None:
+        return _series(_Reading())
+    if not all(most.alike(series) for series in drafting.values()):
+        engines = {series.engine for series in drafting.values()}
+        engine = most.engine if len(engines) == 1 else None
+        n_windows = sum(series.n_windows for series in drafting.values())
+        return LogSeries(engine, None, None, (), n_windows, most.starts, (), "unknown", None, servers=drafting)
+    said = {(note.kind, note.means) for note in most.notes}
+    others = [note for series in servers.values() for note in series.notes if (note.kind, note.means) not in said]
+    return replace(most, notes=(*most.notes, *others)) if others else most
+
+
+def _series(reading: _Reading) -> LogSeries:
+    if reading.before is not None and not reading.seen:
+        return replace(_series(reading.before), starts=reading.starts, later=_series(replace(reading, before=None)))
     launch = reading.launch
     slots = launch.num_draft_tokens if launch else None
     return LogSeries(
@@ -120,6 +168,11 @@ def read_log(source: str | os.PathLike[str]) -> LogSeries:
         _rate_kind(reading, slots),
         _acceptance(reading, slots),
     )
+
+
+def _served(launch: Launch) -> tuple[object, ...]:
+    """What replicas have in common."""
+    return launch.algorithm, launch.target_path, launch.draft_path, launch.steps, launch.topk, launch.num_draft_tokens
 
 
 def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
@@ -144,18 +197,23 @@ def _read_piece(reading: _Reading, piece: bytes) -> _Reading:
 
 
 def _start(reading: _Reading, line: str) -> _Reading:
-    """A server prints its arguments: what came before belongs to an earlier one, if that one ever ran."""
+    """A server prints its arguments: what came before belongs to an earlier one, which is kept until this one writes a window."""
     sglang = logs_sglang.START.decode() in line
     launch = read.sglang_arguments(line) if sglang else read.vllm_arguments(line)
-    if launch is None:
+    if launch is None or (not reading.seen and reading.launch is not None and _alike(reading.launch, launch)):
         return reading
-    if reading.seen:
+    if reading.seen or reading.launch is not None:
         reading = reading.restart()
-    if reading.launch is None:
-        reading.starts += 1
-        reading.launch, reading.engine = launch, launch.engine
-        reading.version = launch.version or reading.version
+    reading.starts += 1
+    reading.version = launch.version or (reading.version if reading.engine in (None, launch.engine) else None)
+    reading.launch, reading.engine = launch, launch.engine
     return reading
+
+
+def _alike(one: Launch, other: Launch) -> bool:
+    """Whether these are lines of several ranks of one start."""
+    mine, others = ({k: v for k, v in launch.arguments.items() if k not in _BY_RANK} for launch in (one, other))
+    return (one.engine, one.version, mine) == (other.engine, other.version, others)
 
 
 def _read_lines(reading: _Reading, piece: bytes, lines: list[bytes], rest: list[bytes], remaining: bytes) -> None:

@@ -28,8 +28,10 @@ _STARTS = re.compile(r"^[ \t]*(ENTRYPOINT|CMD)[ \t]+((?:[^\\\n]|\\\r?\n|\\.)*)",
 
 def words_of(text: str) -> list[str]:
     """The words of a command as :func:`~eagle3diag.serving.words.split` gives them, also where a list of words or a container's description
-    holds it. Of several containers the first that starts an engine is taken."""
+    holds it, or NUL ends each. Of several containers the first that starts an engine is taken."""
     budget = Budget()
+    if text.rstrip("\n").endswith("\0"):  # as in /proc/PID/cmdline, where words stand as the server got them
+        return unwrapped([word for word in text.rstrip("\0\n").split("\0") if word != BREAK], {}, budget)
     if listed := _listed(text):
         return unwrapped(listed, {}, budget)
     found = [c for c in _containers(text) if _ENGINE.search(" ".join(c.named))] if _MARKS.search(text) else []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from eagle3diag.errors import UnreadableFile
-from eagle3diag.files import kind
+from eagle3diag.files import absent, kind
 
 CHUNK = 1 << 22
 LONGEST_LINE = 64 * 1024
@@ -53,8 +53,9 @@ def text(line: bytes) -> str:
 
 def _file(path: Path) -> Iterator[bytes]:
     if kind(path) != "file":  # a pipe without a writer would be waited for, a device would never end
-        found = "is not a regular file" if kind(path) else "there is no such log"
-        raise UnreadableFile(found, where=path, hint="write it to a file first" if kind(path) else "check the path")
+        if not kind(path):
+            raise absent(path, "there is no such log")
+        raise UnreadableFile("is not a regular file", where=path, hint="write it to a file first")
     try:
         with path.open("rb") as probe:
             head = probe.read(8)

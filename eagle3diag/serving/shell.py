@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,6 +20,8 @@ _NAMED = re.compile(r"[A-Za-z_]\w*|[@*#?$!\d]")
 _LIST = re.compile(r"\[(?=[\"']|[ \t\r]*\n\s*[\"']|sys\.executable)")
 _COMMAND = re.compile(r"[^`\n]+`")
 _HERE = re.compile(r"<(-?)[ \t]*(?:\\?([A-Za-z_]\w*)|'(\w+)'|\"(\w+)\")")  # behind the first "<"
+_JSON = json.JSONDecoder()
+_BEHIND = " \t\r\n;|&<>)'\""  # a word, or the quotes that hold the command, may end there
 _OPERATORS = ("&&", "||", *REDIRECTS)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}  # in $'...'
 _CLOSING = {"{": "}", "(": ")"}
@@ -155,6 +158,20 @@ class Lexer:
         self._end()
         return True
 
+    def _object(self, sign: str) -> bool:
+        """JSON as ``ps`` prints it: its quotes are what is left where a shell took away those around it."""
+        if self.word is not None and "".join(self.word[-1:]) != "=":
+            return False
+        try:
+            value, end = _JSON.raw_decode(self.text, self.at - 1)
+        except (ValueError, RecursionError):
+            return False
+        if not value or self.text[end : end + 1].strip(_BEHIND):
+            return False
+        self._add(self.text[self.at - 1 : end])
+        self.at = end
+        return True
+
     def _comment(self, sign: str) -> bool:
         if self.word is not None:
             return False
@@ -266,6 +283,7 @@ _SIGNS: Mapping[str, tuple[Callable[[Lexer, str], bool], ...]] = {
     "$": (Lexer._dollar,),
     "`": (Lexer._substitution,),
     "=": (Lexer._equals,),
+    "{": (Lexer._object,),
     "#": (Lexer._comment,),
     "[": (Lexer._open_list,),
     "]": (Lexer._close_list,),

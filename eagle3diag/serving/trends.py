@@ -38,11 +38,13 @@ class Octave:
 
 @dataclass(frozen=True)
 class Drift:
-    """The first and the last tenth of a log. ``hours``: from the first window to the last, None where the log has no times."""
+    """The first and the last tenth of a log. ``hours``: from the first window to the last, None where the log has no times. ``lost``: by
+    how much the first is above the last among windows of the same octave of load, weighed by how many there are; None where none is shared."""
 
     first: Mean
     last: Mean
     hours: float | None
+    lost: float | None
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -71,7 +73,19 @@ def drift(windows: Sequence[Window]) -> Drift | None:
     times = [w.time for w in (windows[0], windows[-1])]
     hours = None if times[0] is None or times[1] is None else (times[1] - times[0]) / 3600
     lengths = [w.accept_length for w in windows]
-    return Drift(mean_of(lengths[:tenth]), mean_of(lengths[-tenth:]), hours)
+    return Drift(mean_of(lengths[:tenth]), mean_of(lengths[-tenth:]), hours, _lost(windows[:tenth], windows[-tenth:]))
+
+
+def _lost(first: Sequence[Window], last: Sequence[Window]) -> float | None:
+    groups: tuple[dict[int, list[float]], dict[int, list[float]]] = ({}, {})
+    for windows, group in zip((first, last), groups, strict=True):
+        for window in windows:  # an idle server and one that does not say are groups of their own
+            load = -1 if window.running is None else window.running.bit_length()
+            group.setdefault(load, []).append(window.accept_length)
+    shared = [(a, groups[1][load]) for load, a in groups[0].items() if load in groups[1]]
+    weights = [min(len(a), len(b)) for a, b in shared]
+    falls = [sum(a) / len(a) - sum(b) / len(b) for a, b in shared]
+    return sum(n * fall for n, fall in zip(weights, falls, strict=True)) / sum(weights) if weights else None
 
 
 def octaves(windows: Sequence[Window], value: Callable[[Window], float | None]) -> tuple[Octave, ...]:

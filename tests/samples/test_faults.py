@@ -288,7 +288,8 @@ def test_near_initialisation_does_not_alarm(draft: Draft) -> None:
 def test_a_weak_but_right_draft_is_called_that(
     loud: float, verdict: str, found: list[str], draft: Draft, target: Target, few: HiddenStates
 ) -> None:
-    """Served as replayed, and little: no fault is blamed, but a file that is next to never accepted is not clean. The draft is weakened as few epochs would leave it: by noise on its head."""
+    """Served as replayed, and little: no fault is blamed, but a file that is next to never accepted is not clean. The
+    draft is weakened as few epochs would leave it: by noise on its head."""
     head = draft.weight("lm_head.weight").float()
     noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(0)) * head.std() * loud
     weak = draft.replace(tensors={"lm_head.weight": (head + noise).to(torch.bfloat16)})

@@ -205,3 +205,21 @@ def test_no_value_breaks_the_reader_or_the_judges(value: Any) -> None:
 def test_no_page_breaks_the_reader(noise: str, value: float, label: str) -> None:
     """Whatever stands in a metric's labels or value."""
     read_metrics(f'{noise}\nvllm:spec_decode_num_drafts_total{{a="{label}"}} {value}\nvllm:{noise} 1\nsglang:spec_num_steps{{}} {value}\n')
+
+
+def test_an_answer_of_prometheus_is_named_for_what_it_is(tmp_path: Path) -> None:
+    """Its query interface answers with JSON; the server's own page is what is read."""
+    (tmp_path / "prom.json").write_text(
+        json.dumps({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1, "1.03"]}]}})
+    )
+    with pytest.raises(BadArgument, match=r"Prometheus(.|\n)*/metrics"):
+        read_acceptance(tmp_path / "prom.json")
+
+
+@pytest.mark.parametrize("name", ["draft", "target", "log", "acceptance", "launch"])
+@pytest.mark.parametrize("address", ["s3://bucket/a", "gs://bucket/a/b.log", "https://host/a"])
+def test_a_remote_address_is_named_and_not_mistaken_for_a_path(name: str, address: str) -> None:
+    """As it was written, with both slashes; only dumps are read from one."""
+    for source in (address, Path(address)):
+        with pytest.raises(UnreadableFile, match=f"{address}: is a remote address(.|\n)*download"):
+            getattr(Case(Given(**{name: source})), "observed" if name == "acceptance" else name)

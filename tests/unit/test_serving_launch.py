@@ -322,6 +322,50 @@ def test_what_a_dockerfile_starts_is_its_last_entry_point_and_command(lines: str
     assert (seen.target_path, seen.arguments["x"], seen.version) == ("m", value, "0.11.0")
 
 
+@pytest.mark.parametrize("blanks", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve T --speculative-config {} --port 80",
+        "vllm serve T --port 80 --speculative-config {}",
+        "/usr/bin/python3 /usr/bin/vllm serve T --speculative-config={} --port 80",
+        "vllm serve T --hf-overrides {{}} --speculative_config {} --port 80 > log",
+        "sh -c 'vllm serve T --speculative-config {} --port 80'",
+        "vllm\0serve\0T\0--speculative-config\0{}\0--port\0" + "80\0",
+        "bash\0-c\0vllm serve T --speculative-config '{}' --port 80\0",
+    ],
+)
+def test_what_ps_and_proc_show_is_a_command(text: str, blanks: tuple[str, str], tmp_path: Path) -> None:
+    """JSON without the quotes around it is taken as it stands, also from a file, and a NUL ends a word."""
+    config = {"method": "eagle3", "model": "/my draft/it's", "num_speculative_tokens": 4, "x": {"y": [1, {"z": "} --a"}]}}
+    if "'" in text:
+        config["model"] = "/d"
+    command = text.format(json.dumps(config, separators=blanks))
+    (tmp_path / "cmdline").write_text(command)
+    for source in (command, tmp_path / "cmdline"):
+        seen = read_launch(source)
+        assert (seen.algorithm, seen.draft_path, seen.steps, seen.target_path) == ("eagle3", config["model"], 4, "T")
+        assert seen.number("port") == 80 and not seen.unknown
+
+
+def test_words_of_a_command_are_taken_as_they_are() -> None:
+    """A list as Popen takes it, from Python: blanks, quotes and dollars in a word mean nothing."""
+    words = ["vllm", "serve", "/m/it's $HOME", "--speculative-config", json.dumps({"method": "eagle3", "model": "/a b"})]
+    for source in (words, tuple(words)):
+        seen = read_launch(source)
+        assert (seen.target_path, seen.draft_path) == ("/m/it's $HOME", "/a b")
+    for wrong in ([], ["vllm", 1], {"vllm"}):
+        with pytest.raises(BadArgument, match="is not a launch command"):
+            read_launch(wrong)
+
+
+@pytest.mark.parametrize("config", ["{method:eagle3}", '{"method": "eagle3"', "{'method': 'eagle3'}", '{"method": "eagle3"}x'])
+def test_what_is_no_json_is_still_refused(config: str) -> None:
+    """Cut off, or without its inner quotes."""
+    with pytest.raises(BadArgument, match=r"JSON|quote"):
+        parse_launch(f"vllm serve T --speculative-config {config} --port 80")
+
+
 def test_variables_before_the_server_are_its_environment() -> None:
     """As a shell, env, export and docker set them; keys among them are not kept."""
     text = "export A=1\nB='2 3' env C=4 docker run -e D=5 --env=E=6 -e HF_TOKEN=abc vllm/vllm-openai:v0.11.0 --model T --api-key abc"

@@ -8,7 +8,7 @@ import math
 import random
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,79 @@ def test_only_the_last_server_of_a_log_is_read() -> None:
     assert seen.acceptance is not None and seen.acceptance.length == pytest.approx(2.5)
     again = read_log(ARGS + ARGS + decode(2.5))  # two ranks of one start, which print the same
     assert (again.starts, again.n_windows) == (1, 1)
+
+
+FLAG = ARGS.replace("EAGLE3", "EAGLE")
+CRASHED = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory.\n"
+
+
+def test_a_start_that_crashed_before_any_window_leaves_nothing_behind() -> None:
+    """Its arguments, and what it said of the draft, are not those of the server that ran; nodes of one server are one start."""
+    for first, then, algorithm in ((FLAG, ARGS, "EAGLE3"), (ARGS, FLAG, "EAGLE"), (VLLM_START, ARGS, "EAGLE3")):
+        seen = read_log(first + "NaN in the logits\n" + CRASHED + then + decode(2.5) * 3)
+        assert seen.launch is not None and (seen.launch.algorithm, seen.starts, seen.n_windows) == (algorithm, 2, 3)
+        assert seen.engine_version is None and not seen.notes and seen.later is None
+    nodes = [ARGS.replace("'quantization'", f"'node_rank': {i}, 'random_seed': {77 + i}, 'quantization'") for i in range(2)]
+    assert read_log("".join(nodes) + decode(2.5)).starts == 1
+
+
+@pytest.mark.parametrize("ends", [CRASHED, "", FLAG.replace("'EAGLE'", "'NEXTN'") + "NaN in the logits\n" + CRASHED])
+def test_a_later_start_without_a_window_does_not_hide_what_was_measured(ends: str) -> None:
+    """The windows and arguments before it stay, and it is said; as soon as it writes a window it is what is read."""
+    text = ARGS + decode(2.5) * 3 + FLAG + ends
+    seen = read_log(text)
+    assert seen.launch is not None and seen.launch.algorithm == "EAGLE3" and seen.n_windows == 3
+    assert seen.acceptance is not None and seen.acceptance.length == pytest.approx(2.5) and seen.later is not None
+    notes = [f for f in detect(Case(Given(log=text))) if f.title.startswith("a later start")]
+    assert [(f.fault, f.severity) for f in notes] == [("C0", Severity.NOTE)]
+    assert [(e.name, e.value) for e in notes[0].evidence[:1]] == [("speculative_algorithm", "EAGLE, before it EAGLE3")] or "NEXTN" in ends
+    assert ["NaN in the logits" in str(e.value) for e in notes[0].evidence[1:]] == [True] * ("NaN" in ends)
+    ran = read_log(text + decode(1.0))
+    assert ran.later is None and ran.n_windows == 1 and ran.acceptance is not None and ran.acceptance.length == 1.0
+
+
+PREFIXED: dict[str, Any] = {
+    "compose": ("sgl-a-1  | {}", "sgl-b-10 | {}", "sgl-a-1", "sgl-b-10"),
+    "compose with times": ("sgl-a-1  | 2026-11-29T10:00:00.1Z {}", "sgl-b-1  | 2026-11-29T10:00:00.1Z {}", "sgl-a-1", "sgl-b-1"),
+    "coloured": ("\x1b[36msgl-a-1  | \x1b[0m{}", "\x1b[33msgl-b-1  | \x1b[0m{}", "sgl-a-1", "sgl-b-1"),
+    "kubectl": ("[pod/sgl-a-5d/server] {}", "[pod/sgl-b-7f/server] {}", "pod/sgl-a-5d/server", "pod/sgl-b-7f/server"),
+    "stern": ("sgl-a-5d server {}", "sgl-b-7f server {}", "sgl-a-5d server", "sgl-b-7f server"),
+    "journald": ("Nov 29 10:00:00 node1 sglang[12]: {}", "Nov 29 10:00:00 node2 sglang[345]: {}", "node1 sglang", "node2 sglang"),
+}
+
+
+def interleaved(one: str, other: str, forms: tuple[str, ...]) -> str:
+    pairs = zip_longest(one.splitlines(), other.splitlines())
+    return "".join(form.format(line) + "\n" for pair in pairs for form, line in zip(forms, pair, strict=False) if line is not None)
+
+
+@pytest.mark.parametrize("forms", PREFIXED.values(), ids=PREFIXED.keys())
+def test_servers_that_differ_in_one_log_are_told_apart(forms: tuple[str, ...]) -> None:
+    """By the names that stand before their lines: each with its accept length, and no mean of both. Also of vLLM."""
+    good, bad = (args + "".join(decode(length + i % 3 / 10) for i in range(6)) for args, length in ((ARGS, 2.4), (FLAG, 1.0)))
+    other = VLLM_START.replace("draft", "other") + spec(1.0, 0, 300, "0.000, 0.000, 0.000")
+    for pair in ((good, bad), (VLLM_START + spec(2.0, 100, 300, "0.600, 0.300, 0.100"), other)):
+        text = interleaved(*pair, forms)
+        seen = read_log(text)
+        assert list(seen.servers) == list(forms[2:]) and not seen.windows and seen.acceptance is seen.launch is None
+        for alone, apart in zip(pair, seen.servers.values(), strict=True):
+            assert apart == replace(read_log(alone), windows=apart.windows, notes=apart.notes)
+        found = [f for f in detect(Case(Given(log=text))) if f.fault == "M10"]
+        assert len(found) == 1 and found[0].severity is Severity.WARNING
+        assert [e.name.removeprefix("accept length of ") for e in found[0].evidence] == list(forms[2:])
+
+
+@pytest.mark.parametrize("forms", PREFIXED.values(), ids=PREFIXED.keys())
+def test_names_before_lines_make_no_servers_of_one(forms: tuple[str, ...]) -> None:
+    """Replicas within the noise, a router or a node that writes no window, and a restart under another process id."""
+    wander = [ARGS + "".join(decode(2.4 + random.Random(100 * seed + i).gauss(0, 0.2)) for i in range(40)) for seed in range(2)]
+    replicas = read_log(interleaved(*wander, forms))
+    assert not replicas.servers and replicas.acceptance is not None and replicas.acceptance.windows == 40
+    router = interleaved(wander[0], "INFO 11-29 10:00:00 routed\n" * 99 + "[2026-11-29 10:00:00] NaN in the logits\n", forms)
+    seen = read_log(router)
+    assert (seen.n_windows, not seen.servers, [note.kind for note in seen.notes]) == (40, True, ["numbers"])
+    table = "Name | Value\nlength | 3\n[watchdog] fine\n"
+    assert read_log(table + ARGS + table + decode(2.0) + table + decode(2.2)).n_windows == 2
 
 
 def test_a_window_weighs_as_many_requests_as_ran() -> None:
@@ -234,6 +307,13 @@ def test_a_log_that_decays_is_named() -> None:
         == named(series((200, 1.2, {}), (200, 2.5, {})))
         == []
     )
+
+
+def test_decay_is_looked_for_at_one_load() -> None:
+    """A quiet night and a busy day are no decay, whichever comes first in the log; a decay under mixed load is one."""
+    assert named(series((200, 2.5, {"running": 1}), (200, 1.5, {"running": 16}))) == ["FM-58"]
+    assert named(series((200, 1.5, {"running": 16}), (200, 2.5, {"running": 1}))) == ["FM-58"]
+    assert named(series(*((1, 2.5 - i / 300, {"running": 1 << i % 4}) for i in range(300)))) == ["FM-62"]
 
 
 def test_a_loss_with_context_is_named() -> None:

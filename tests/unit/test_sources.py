@@ -142,6 +142,27 @@ DISAGREE: dict[str, tuple[dict[str, Any], Severity, str, dict[str, str], str]] =
         {"3 (gone on with)": "log"},
         "",
     ),
+    "positions of the counts": (
+        {"launch": vllm(), "acceptance": Acceptance(rounds=100, accepted=200, p=(0.9, 0.6, 0.3, 0.2), engine="vllm", steps=4)},
+        Severity.WARNING,
+        "drafts a round",
+        {"4 (gone on with)": "counts", "3": "launch command"},
+        "counts from that server",
+    ),
+    "steps of the counts": (
+        {"log": sglang_log(speculative_num_steps=3, speculative_eagle_topk=1), "acceptance": {"rounds": 9, "accepted": 9, "steps": 5}},
+        Severity.WARNING,
+        "drafts a round",
+        {"5 (gone on with)": "counts", "3": "arguments in the log"},
+        "counts from that server",
+    ),
+    "positions of the log": (
+        {"launch": vllm(num_speculative_tokens=5), "log": METRICS},
+        Severity.WARNING,
+        "drafts a round",
+        {"3 (gone on with)": "windows of the log", "5": "launch command"},
+        "",
+    ),
     "top-k": (
         {
             "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
@@ -250,6 +271,16 @@ LEGAL: dict[str, dict[str, Any]] = {
     "defaults written out": {
         "launch": sglang(),
         "log": sglang_log(speculative_num_steps=5, speculative_eagle_topk=4, speculative_num_draft_tokens=8, port=30000),
+    },
+    "positions as launched": {"launch": vllm(), "acceptance": Acceptance(rounds=9, accepted=9, p=(0.6, 0.3, 0.1)), "log": vllm_log()},
+    "a length alone": {"launch": vllm(), "acceptance": 1.05},
+    "steps of a tree": {
+        "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8"),
+        "acceptance": {"rounds": 9, "accepted": 9, "steps": 7},
+    },
+    "steps that adapt": {
+        "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-adaptive"),
+        "acceptance": {"rounds": 9, "accepted": 9, "steps": 5},
     },
     "slots of a chain": {
         "launch": sglang("--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 24"),
