@@ -97,7 +97,10 @@ class Hypothesis:
         ``partial sum`` (of the last block's output), ``rotated``.
     source: the boundary it is made of; the block's number where train declares none; -1 is the final normed state.
     shift: live token t comes from token t + shift. factor: the scale, or the share of the block's output that is there.
-    fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean.
+    fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean. Of
+        ``un-normed`` the trained state's, by the live block after the norm: a norm forgets the length of every token, so that one undone with
+        a free length for each would fit whatever has the direction.
+    norm: which norm ``normed`` and ``un-normed`` mean.
     """
 
     kind: str
@@ -105,6 +108,7 @@ class Hypothesis:
     shift: int
     factor: float
     fit: float
+    norm: str = "the final norm"
 
     def __str__(self) -> str:
         """In words, where train declares its boundaries.
@@ -120,8 +124,8 @@ class Hypothesis:
         at = f" of the token {self.shift:+d}" if self.shift else ""
         said = {
             "scaled": f"{self.factor:.3g} times {state}",
-            "normed": f"{state} after the final norm",
-            "un-normed": f"{state} before the final norm",
+            "normed": f"{state} after {self.norm}",
+            "un-normed": f"{state} before {self.norm}",
             "branch": f"what the block below {state} adds, alone",
             "less embedding": f"{state} without the embedding",
             "partial sum": f"{state} with {self.factor:.2g} of what its last block adds",

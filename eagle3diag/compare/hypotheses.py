@@ -126,17 +126,24 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
     weight = 1 / (y - y.mean(0)).square().mean(0).clamp(min=1e-30)
     factor = float(((x * y).mean(0) * weight).sum() / ((x * x).mean(0) * weight).sum().clamp(min=1e-30))
     yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
-    unit = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
     if boundary != FINAL:
-        # without the target its gain is fitted channel by channel on every other token and scored on those between
-        some, rest = slice(0, None, 2), slice(1, None, 2) if gain is None else slice(None)
-        g = gain if gain is not None else (unit[some] * y[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
-        yield replace(as_is, kind="normed", fit=fit((unit * g)[rest], y[rest]))
+        yield _norm(replace(as_is, kind="normed"), x, y, gain)
+    yield _norm(replace(as_is, kind="un-normed"), y, x, gain)
+
+
+def _norm(hypothesis: Hypothesis, raw: Tensor, normed: Tensor, gain: Tensor | None) -> Hypothesis:
+    """Which norm makes ``normed`` of ``raw`` [R, H]: the final one's gain, none, or any other. That one is fitted channel by channel on every
+    other token and scored on those between."""
+    unit = raw / raw.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
+    some, rest = slice(0, None, 2), slice(1, None, 2)
+    free = (unit[some] * normed[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
+    fits = {"a norm without weight": fit(unit, normed)}
     if gain is not None:
-        usable = gain.abs() > 1e-6 * gain.abs().max()
-        raw = torch.where(usable, x / torch.where(usable, gain, torch.ones_like(gain)), x)
-        per_token = (raw * y * weight).sum(-1, keepdim=True) / (raw * raw * weight).sum(-1, keepdim=True).clamp(min=1e-30)
-        yield replace(as_is, kind="un-normed", factor=median(per_token.flatten()), fit=fit(raw * per_token, y))
+        fits["the final norm"] = fit(unit * gain, normed)
+    fits["a norm" if gain is None else "another norm"] = fit((unit * free)[rest], normed[rest])
+    known = {name: value for name, value in fits.items() if not math.isnan(value)}
+    name = next((n for n, value in known.items() if value >= max(known.values()) - TIE), "a norm")
+    return replace(hypothesis, fit=fits.get(name, math.nan), norm=name)
 
 
 def _sums(before: Tensor, after: Tensor, y: Tensor, boundary: int) -> Iterator[Hypothesis]:
