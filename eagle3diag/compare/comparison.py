@@ -51,6 +51,7 @@ class BlockComparison:
     relative_error: median of ``|live - train| / |train|``; its square is the inverse of the signal-to-noise ratio ``sqnr`` (in decibels).
     zero_rows, nonfinite_train, nonfinite_live: rows that are all zero (live), or hold a NaN or an infinity. They have no cosine.
     duplicate_rows: live rows equal to the one before, bit for bit, where the train rows are not.
+    constant_channels: those that have one value in all sampled live rows (zero, mostly) and several in train.
     error, error_p99: median and 99th percentile over tokens of the root mean square over channels of ``(live - train) / std``.
     rounding: ``(dtype, steps)``: how many independent roundings to each dtype explain the median (``eagle3diag.compare.rounding``).
     largest: the largest difference of one channel, and where it is.
@@ -72,6 +73,7 @@ class BlockComparison:
     nonfinite_train: int
     nonfinite_live: int
     duplicate_rows: int = 0
+    constant_channels: int = 0
     centred: Quantiles = NO_QUANTILES
     error: float = float("nan")
     error_p99: float = float("nan")
@@ -94,9 +96,10 @@ class Hypothesis:
     Attributes
     ----------
     kind: ``as it is``, ``scaled``, ``normed``, ``un-normed``, ``branch`` (a block's output without the residual), ``less embedding``,
-        ``partial sum`` (of the last block's output), ``rotated``.
+        ``partial sum`` (of the last block's output), ``rotated``, ``shards`` (of the trained blocks, some at another's place).
     source: the boundary it is made of; the block's number where train declares none; -1 is the final normed state.
-    shift: live token t comes from token t + shift. factor: the scale, or the share of the block's output that is there.
+    shift: live token t comes from token t + shift. factor: the scale, the share of the block's output that is there, or the
+        number of shards.
     fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean. Of
         ``un-normed`` the trained state's, by the live block after the norm: a norm forgets the length of every token, so that one undone with
         a free length for each would fit whatever has the direction.
@@ -130,6 +133,7 @@ class Hypothesis:
             "less embedding": f"{state} without the embedding",
             "partial sum": f"{state} with {self.factor:.2g} of what its last block adds",
             "rotated": f"{state}, rotated",
+            "shards": f"put together of shards of 1/{self.factor:.0f} of the channels, not all at the places of {state}'s",
         }
         return said.get(self.kind, state) + at
 

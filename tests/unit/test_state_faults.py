@@ -73,3 +73,83 @@ def test_the_same_states_are_silent() -> None:
     for target in (True, False):
         for reference in (True, False):
             assert serious(compared(lambda b: b, target=target, reference=reference)) == []
+
+
+def only(block: int, change: Callable[[Tensor], Tensor]) -> Callable[[Blocks], Blocks]:
+    return lambda blocks: [change(b) if j == block else b for j, b in enumerate(blocks)]
+
+
+def blanked(block: Tensor, ranks: int, kept: int = 1) -> Tensor:
+    block[:, kept * H // ranks :] = 0
+    return block
+
+
+def parts(block: Tensor, ranks: int, order: tuple[int, ...]) -> Tensor:
+    chunks = block.chunk(ranks, -1)
+    return torch.cat([chunks[i] for i in order], -1)
+
+
+def gathered(blocks: Blocks) -> Blocks:
+    """Each of two ranks put its own halves of the three states side by side, then the ranks were joined."""
+    halves = [b.chunk(2, -1) for b in blocks]
+    return list(torch.cat([h[rank] for rank in (0, 1) for h in halves], -1).split(H, -1))
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (only(1, lambda b: blanked(b, 2)), "50% of the channels of live block 1 hold nothing"),
+        (only(2, lambda b: blanked(b, 4)), "75% of the channels of live block 2 hold nothing"),
+        (only(0, lambda b: blanked(b, 4, 3)), "25% of the channels of live block 0 hold nothing"),
+        (lambda blocks: [blanked(b, 2) for b in blocks], "block 0, 1, 2 hold nothing"),
+        (only(1, lambda b: parts(b, 2, (1, 0))), "live block 1 is put together of shards"),
+        (only(1, lambda b: parts(b, 4, (0, 1, 3, 2))), "live block 1 is put together of shards"),
+        (only(2, lambda b: parts(b, 4, (0, 1, 2, 0))), "live block 2 is put together of shards"),
+        (lambda blocks: [parts(b, 2, (0, 0)) for b in blocks], "block 0, 1, 2 is put together of shards"),
+        (gathered, "block 0, 1, 2 is put together of shards"),
+    ],
+)
+def test_shards_that_were_not_gathered_are_neither_a_drift_nor_other_layers(
+    change: Callable[[Blocks], Blocks], words: str, reference: bool
+) -> None:
+    """Empty, exchanged, repeated, spread over the blocks; one in four too, which the median channel does not see."""
+    result = compared(change, reference=reference)
+    assert serious(result) == ["FM-39"] and words in result.findings[0].title
+    assert not {"FM-41", "FM-42"} & {f.fault for f in result.findings}
+
+
+def test_blocks_in_another_order_or_twice_are_no_shards() -> None:
+    """Whole blocks keep their own names."""
+    assert serious(compared(lambda b: [b[2], b[0], b[1]])) == ["FM-33"]
+    assert serious(compared(lambda b: [b[2], b[1], b[2]])) == ["FM-36"]
+
+
+def test_a_channel_that_a_limit_holds_is_no_missing_shard() -> None:
+    """One of thirty-three channels has one value: more than a shard of 32 ranks must be constant."""
+
+    def held(block: Tensor) -> Tensor:
+        wide = block.clone()
+        wide[:, 3] = 5.0
+        return wide
+
+    result = compared(only(0, held))
+    assert [b.constant_channels for b in result.blocks] == [1, 0, 0] and result.hidden_size == H
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_a_gain_or_an_offset_for_each_channel_is_named_though_the_direction_fits(block: int, reference: bool) -> None:
+    """The reference's cosine does not see it, the trained moments do."""
+    gain, offset = 10 * OTHER, 3 * GAIN.roll(3)
+    for change in (lambda b: b * gain, lambda b: b + offset, lambda b: b * gain - offset):
+        result = compared(only(block, change), reference=reference)
+        assert serious(result) == ["H3"] and f"live block {block} has another scale or offset" in result.findings[0].title
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_a_block_that_is_no_boundary_is_named_whichever_it_is(block: int) -> None:
+    """Channels in any order: not only the first block, since a drift does not go so far."""
+    order = torch.randperm(H, generator=torch.Generator().manual_seed(3))
+    result = compared(only(block, lambda b: b[:, order]), reference=True)
+    assert serious(result) == ["FM-31"] and f"live block {block} matches no boundary" in result.findings[0].title
