@@ -157,6 +157,9 @@ def compare(
         absent=alignment.absent,
         sampled=sampled,
         assumed=assumed,
+        zero_tokens=measured.zero_tokens,
+        nonfinite_tokens=measured.nonfinite_tokens,
+        duplicate_tokens=measured.duplicate_tokens,
     )
 
 

@@ -45,7 +45,7 @@ class BlockComparison:
     Attributes
     ----------
     block, boundary: index of the train block, and the boundary it holds when the dump declares it; -1 is the final normed state.
-    train_norm, live_norm, norm_ratio: medians per token; the ratio is live over train.
+    train_norm, live_norm, norm_ratio: medians per token; the ratio is live over train. Like all medians here they leave zero rows out.
     cosine: plain, per token. centred: after the train mean is taken off both sides.
     standardised: channel-standardised cosine: both sides minus the train mean, over the train standard deviation, per channel.
     relative_error: median of ``|live - train| / |train|``; its square is the inverse of the signal-to-noise ratio ``sqnr`` (in decibels).
@@ -224,6 +224,7 @@ class Comparison(Result):
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
     sampled: which live records were looked at, when not all of them.
     assumed: what had to be taken for granted, one line each.
+    zero_tokens, nonfinite_tokens, duplicate_tokens: tokens of which any live block has such a row, as ``BlockComparison`` counts them.
     """
 
     train: Side
@@ -246,6 +247,9 @@ class Comparison(Result):
     absent: tuple[str, ...] = ()
     sampled: Sampled | None = None
     assumed: tuple[str, ...] = ()
+    zero_tokens: int = 0
+    nonfinite_tokens: int = 0
+    duplicate_tokens: int = 0
 
     @property
     def numbered(self) -> str:

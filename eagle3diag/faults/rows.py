@@ -134,15 +134,14 @@ def _own(d: Displaced) -> bool:
 
 def duplicates(c: Comparison) -> Finding | None:
     """H2: rows written twice."""
-    count = sum(b.duplicate_rows for b in c.blocks)
-    if not count:
+    if not c.duplicate_tokens:
         return None
     return Finding(
         "H2",
         Severity.ERROR,
         "live rows repeat the row before, where the trained ones differ",
         "A row was written twice, or a buffer was read before it was filled again.",
-        (Evidence("repeated rows, over all blocks", count, "0", "live dump"),),
+        (Evidence("tokens with a repeated row", c.duplicate_tokens, f"0 of {c.aligned_tokens}", "live dump"),),
         "Look at where they lie: at chunk edges the prefill is cut wrongly, everywhere the buffer is shared.",
         "compare() must count none.",
     )

@@ -149,7 +149,7 @@ def _other_set(c: Comparison, found: tuple[tuple[int, float, float], ...]) -> Fi
 
 def broken_rows(c: Comparison) -> Finding | None:
     """H2: rows that are zero or not finite on the live side."""
-    zero, bad = sum(b.zero_rows for b in c.blocks + c.single), sum(b.nonfinite_live for b in c.blocks + c.single)
+    zero, bad = c.zero_tokens, c.nonfinite_tokens
     if not zero and not bad:
         return None
     return Finding(
@@ -157,7 +157,10 @@ def broken_rows(c: Comparison) -> Finding | None:
         Severity.ERROR,
         "live features hold rows that are zero or not finite",
         "Padding taken for tokens gives zero rows (FM-39), an overflow in the target gives NaN or infinities (FM-43).",
-        (Evidence("zero rows", zero, "0", "live dump"), Evidence("rows with NaN or infinity", bad, "0", "live dump")),
+        (
+            Evidence("tokens with a zero row", zero, f"0 of {c.aligned_tokens}", "live dump"),
+            Evidence("tokens with NaN or infinity", bad, f"0 of {c.aligned_tokens}", "live dump"),
+        ),
         "Look at where they lie (tail: padding; chunk edges: prefill) and at the target's dtype.",
         "compare() must count none.",
     )

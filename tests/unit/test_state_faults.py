@@ -153,3 +153,40 @@ def test_a_block_that_is_no_boundary_is_named_whichever_it_is(block: int) -> Non
     order = torch.randperm(H, generator=torch.Generator().manual_seed(3))
     result = compared(only(block, lambda b: b[:, order]), reference=True)
     assert serious(result) == ["FM-31"] and f"live block {block} matches no boundary" in result.findings[0].title
+
+
+def test_broken_rows_are_left_out_of_the_scale_and_counted_by_token() -> None:
+    """Most tokens of two records zero: H2 alone, no factor of 0, and the number of tokens, not of rows times blocks."""
+
+    def broken(blocks: Blocks) -> Blocks:
+        for b in blocks:
+            b[5:65] = 0
+        blocks[1][66] = 0  # a token that one block alone has lost
+        blocks[2][67], blocks[0][68, 3] = float("nan"), float("inf")
+        return blocks
+
+    result = compared(broken)
+    assert serious(result) == ["H2"]
+    assert [e.value for e in result.findings[0].evidence] == [3 * 60 + 3, 3 * 2]
+    assert (result.zero_tokens, result.nonfinite_tokens) == (183, 6)
+    for b in result.blocks:
+        assert (
+            b.zero_rows >= 180
+            and b.norm_ratio == pytest.approx(1)
+            and b.relative_error == 0
+            and b.live_norm == pytest.approx(b.train_norm, rel=0.02)
+        )
+        assert all(o.standardised == pytest.approx(1) for o in b.trend if o.tokens)
+
+
+def test_rows_written_twice_are_counted_by_token() -> None:
+    """Of three blocks at once, and of one."""
+
+    def repeated(blocks: Blocks) -> Blocks:
+        for b in blocks:
+            b[20:24] = b[19]
+        blocks[1][30] = blocks[1][29]
+        return blocks
+
+    result = compared(repeated)
+    assert serious(result) == ["H2"] and result.duplicate_tokens == 3 * 5 and result.findings[0].evidence[0].value == 15
