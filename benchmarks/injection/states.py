@@ -148,6 +148,7 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "one token later": (rows(lambda f: f.roll(-1, 0)), "H6"),
     "one token earlier": (rows(lambda f: f.roll(1, 0)), "H6"),
     "three tokens later": (rows(lambda f: f.roll(-3, 0)), "H6"),
+    "one block one token earlier": (blockwise(lambda s, j, b: b.roll(1, 0), (0,)), "H6"),
     "half the scale": (rows(lambda f: f * 0.5), "H3"),
     "five per cent more": (rows(lambda f: f * 1.05), "H3"),
     "scaled by sqrt(H) in one block": (blockwise(lambda s, j, b: b * 24, (0,)), "H3"),

@@ -47,21 +47,28 @@ def named(c: Comparison, *kinds: str) -> tuple[BlockOrigin, ...]:
 
 
 def shifted(c: Comparison) -> Finding | None:
-    """H6: the live state of each token is that of a neighbour."""
+    """H6: the live state of each token is that of a neighbour, in all blocks or in some."""
     moved = [o for o in named(c, "as it is") if o.best.shift and o.best.source == o.declared.source]
-    shifts = {o.best.shift for o in moved}
-    if not moved or len(moved) < len(c.origins) or len(shifts) > 1:
+    if not moved:
         return None
-    s = shifts.pop()
+    shifts = dict.fromkeys(o.best.shift for o in moved)
+    words = " and ".join(
+        f"{_whose(c, [o for o in moved if o.best.shift == s])} is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}"
+        for s in shifts
+    )
     return Finding(
         "H6",
         Severity.ERROR,
-        f"every live state is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}",
+        words,
         "The states are the trained ones, at other tokens: ids and states were shifted against each other when they were recorded or fed.",
         tuple(_evidence(c, o) for o in moved),
         "Pair the state of token t with the embedding of token t + 1, as the trainer does; look for a second shift in the recorder.",
         "compare() must find its highest point at shift 0.",
     )
+
+
+def _whose(c: Comparison, moved: list[BlockOrigin]) -> str:
+    return "every live state" if len(moved) == len(c.origins) else f"the state of live block {_numbers(moved)}"
 
 
 def scaled(c: Comparison) -> Finding | None:

@@ -190,3 +190,17 @@ def test_rows_written_twice_are_counted_by_token() -> None:
 
     result = compared(repeated)
     assert serious(result) == ["H2"] and result.duplicate_tokens == 3 * 5 and result.findings[0].evidence[0].value == 15
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize("block", [0, 1, 2])
+def test_one_block_of_other_tokens_is_named(block: int, reference: bool) -> None:
+    """Not a run of rows that padding moved: the other blocks stay where they are."""
+    result = compared(only(block, lambda b: b.roll(1, 0)), reference=reference)
+    assert serious(result) == ["H6"] and result.findings[0].title == f"the state of live block {block} is that of the token 1 earlier"
+
+
+def test_blocks_that_are_shifted_apart_are_named_apart() -> None:
+    """One earlier, one later."""
+    title = compared(lambda b: [b[0].roll(1, 0), b[1].roll(-2, 0), b[2]]).findings[0].title
+    assert title == "the state of live block 0 is that of the token 1 earlier and the state of live block 1 is that of the token 2 later"
