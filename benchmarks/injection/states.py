@@ -102,10 +102,15 @@ def at(boundaries: tuple[int, ...], kind: str = "states") -> Change:
     return lambda s, _: torch.cat([s.noisy(j, getattr(s, kind)[b]) for j, b in enumerate(boundaries)], -1)
 
 
-def normed(s: Sequence, gain: Tensor) -> Tensor:
-    x = s.fed.float()
-    last = x[:, 2 * H :]
-    return torch.cat([x[:, : 2 * H], last / last.square().mean(-1, keepdim=True).sqrt() * gain], -1).bfloat16()
+def normed(weight: Callable[[Tensor], Tensor], only: tuple[int, ...] = (0, 1, 2)) -> Change:
+    """Blocks after a norm, whose weight is made of the final norm's."""
+
+    def features(s: Sequence, gain: Tensor) -> Tensor:
+        blocks = [b.float() for b in s.blocks]
+        out = [b / b.square().mean(-1, keepdim=True).sqrt() * weight(gain) if j in only else b for j, b in enumerate(blocks)]
+        return torch.cat(out, -1).bfloat16()
+
+    return features
 
 
 def rows(change: Callable[[Tensor], Tensor]) -> Change:
@@ -143,10 +148,14 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "one token later": (rows(lambda f: f.roll(-1, 0)), "H6"),
     "one token earlier": (rows(lambda f: f.roll(1, 0)), "H6"),
     "three tokens later": (rows(lambda f: f.roll(-3, 0)), "H6"),
+    "one block one token earlier": (blockwise(lambda s, j, b: b.roll(1, 0), (0,)), "H6"),
     "half the scale": (rows(lambda f: f * 0.5), "H3"),
     "five per cent more": (rows(lambda f: f * 1.05), "H3"),
     "scaled by sqrt(H) in one block": (blockwise(lambda s, j, b: b * 24, (0,)), "H3"),
-    "last block normed": (normed, "FM-35"),
+    "last block normed": (normed(lambda gain: gain, (2,)), "FM-35"),
+    "all blocks normed": (normed(lambda gain: gain), "FM-35"),
+    "all blocks normed by other weights": (normed(lambda gain: gain.roll(1)), "FM-35"),
+    "all blocks normed without a weight": (normed(torch.ones_like), "FM-35"),
     "branch of the last block only": (blockwise(lambda s, j, b: s.noisy(j, s.states[AUX[j]] - s.states[AUX[j] - 1]), (1, 2)), "FM-34"),
     "sums of one rank of two": (at(AUX, "partial"), "FM-37"),
     "rotated": (blockwise(lambda s, j, b: b.float() @ ROTATION), "FM-38"),
@@ -156,6 +165,11 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "rows of zeros": (rows(blank), "H2"),
     "an infinity": (put(slice(7, 9), float("inf")), "H2"),
     "a NaN": (put(slice(7, 9), float("nan")), "H2"),
+    "half of one block empty": (blockwise(lambda s, j, b: b.index_fill(1, torch.arange(H // 2, H), 0), (1,)), "FM-39"),
+    "a quarter of every block empty": (blockwise(lambda s, j, b: b.index_fill(1, torch.arange(H // 4), 0)), "FM-39"),
+    "one rank's half for both": (blockwise(lambda s, j, b: torch.cat([b[:, : H // 2]] * 2, -1)), "FM-39"),
+    "ranks in another order in one block": (blockwise(lambda s, j, b: b.roll(H // 2, 1), (1,)), "FM-39"),
+    "a weight for each channel folded in": (lambda s, gain: torch.cat([b * gain.roll(1) for b in s.blocks], -1).bfloat16(), "H3"),
     "a run moved by padding": (rows(rolled), "FM-39"),
     "another order": (lambda s, _: torch.cat([s.blocks[i] for i in (2, 0, 1)], -1), "FM-33"),
     "one boundary late": (at((3, 16, 28)), "FM-29"),

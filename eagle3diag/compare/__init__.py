@@ -131,7 +131,9 @@ def compare(
         if set(sides[0].boundaries) <= set(boundaries) and len(sides[0].boundaries) == layout.live_blocks:
             known, declared, by_reference = held, sides[0].boundaries, True
     blocks = tuple(
-        replace(b, cka=identity.cka[i], gram_error=identity.gram_error[i]) if i < len(identity.cka) else b
+        replace(b, cka=identity.cka[i], gram_error=identity.gram_error[i], constant_channels=identity.constant[i])
+        if i < len(identity.cka)
+        else b
         for i, b in enumerate(measured.blocks)
     )
     return Comparison(
@@ -155,6 +157,9 @@ def compare(
         absent=alignment.absent,
         sampled=sampled,
         assumed=assumed,
+        zero_tokens=measured.zero_tokens,
+        nonfinite_tokens=measured.nonfinite_tokens,
+        duplicate_tokens=measured.duplicate_tokens,
     )
 
 

@@ -45,12 +45,13 @@ class BlockComparison:
     Attributes
     ----------
     block, boundary: index of the train block, and the boundary it holds when the dump declares it; -1 is the final normed state.
-    train_norm, live_norm, norm_ratio: medians per token; the ratio is live over train.
+    train_norm, live_norm, norm_ratio: medians per token; the ratio is live over train. Like all medians here they leave zero rows out.
     cosine: plain, per token. centred: after the train mean is taken off both sides.
     standardised: channel-standardised cosine: both sides minus the train mean, over the train standard deviation, per channel.
     relative_error: median of ``|live - train| / |train|``; its square is the inverse of the signal-to-noise ratio ``sqnr`` (in decibels).
     zero_rows, nonfinite_train, nonfinite_live: rows that are all zero (live), or hold a NaN or an infinity. They have no cosine.
     duplicate_rows: live rows equal to the one before, bit for bit, where the train rows are not.
+    constant_channels: those that have one value in all sampled live rows (zero, mostly) and several in train.
     error, error_p99: median and 99th percentile over tokens of the root mean square over channels of ``(live - train) / std``.
     rounding: ``(dtype, steps)``: how many independent roundings to each dtype explain the median (``eagle3diag.compare.rounding``).
     largest: the largest difference of one channel, and where it is.
@@ -72,6 +73,7 @@ class BlockComparison:
     nonfinite_train: int
     nonfinite_live: int
     duplicate_rows: int = 0
+    constant_channels: int = 0
     centred: Quantiles = NO_QUANTILES
     error: float = float("nan")
     error_p99: float = float("nan")
@@ -94,10 +96,14 @@ class Hypothesis:
     Attributes
     ----------
     kind: ``as it is``, ``scaled``, ``normed``, ``un-normed``, ``branch`` (a block's output without the residual), ``less embedding``,
-        ``partial sum`` (of the last block's output), ``rotated``.
+        ``partial sum`` (of the last block's output), ``rotated``, ``shards`` (of the trained blocks, some at another's place).
     source: the boundary it is made of; the block's number where train declares none; -1 is the final normed state.
-    shift: live token t comes from token t + shift. factor: the scale, or the share of the block's output that is there.
-    fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean.
+    shift: live token t comes from token t + shift. factor: the scale, the share of the block's output that is there, or the
+        number of shards.
+    fit: share of the live block's variance that is explained, in the median channel: 1 for all of it, 0 for no better than its mean. Of
+        ``un-normed`` the trained state's, by the live block after the norm: a norm forgets the length of every token, so that one undone with
+        a free length for each would fit whatever has the direction.
+    norm: which norm ``normed`` and ``un-normed`` mean.
     """
 
     kind: str
@@ -105,6 +111,7 @@ class Hypothesis:
     shift: int
     factor: float
     fit: float
+    norm: str = "the final norm"
 
     def __str__(self) -> str:
         """In words, where train declares its boundaries.
@@ -120,12 +127,13 @@ class Hypothesis:
         at = f" of the token {self.shift:+d}" if self.shift else ""
         said = {
             "scaled": f"{self.factor:.3g} times {state}",
-            "normed": f"{state} after the final norm",
-            "un-normed": f"{state} before the final norm",
+            "normed": f"{state} after {self.norm}",
+            "un-normed": f"{state} before {self.norm}",
             "branch": f"what the block below {state} adds, alone",
             "less embedding": f"{state} without the embedding",
             "partial sum": f"{state} with {self.factor:.2g} of what its last block adds",
             "rotated": f"{state}, rotated",
+            "shards": f"put together of shards of 1/{self.factor:.0f} of the channels, not all at the places of {state}'s",
         }
         return said.get(self.kind, state) + at
 
@@ -216,6 +224,7 @@ class Comparison(Result):
     absent: one line for each train record of which live has nothing, each hole, each run of padding, at most 100.
     sampled: which live records were looked at, when not all of them.
     assumed: what had to be taken for granted, one line each.
+    zero_tokens, nonfinite_tokens, duplicate_tokens: tokens of which any live block has such a row, as ``BlockComparison`` counts them.
     """
 
     train: Side
@@ -238,6 +247,9 @@ class Comparison(Result):
     absent: tuple[str, ...] = ()
     sampled: Sampled | None = None
     assumed: tuple[str, ...] = ()
+    zero_tokens: int = 0
+    nonfinite_tokens: int = 0
+    duplicate_tokens: int = 0
 
     @property
     def numbered(self) -> str:

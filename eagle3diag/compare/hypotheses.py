@@ -20,6 +20,8 @@ STATE_VALUES = 1 << 20  # of one state that are sampled: a dozen such tensors ar
 LOOKED_AT = 3  # states whose direction fits best, tried in every form; the declared one always is
 TIE = 0.005  # fits that differ by less are equal: then the simplest explanation is taken
 KINDS = ("as it is", "scaled", "normed", "un-normed", "branch", "less embedding", "partial sum", "rotated")  # the simpler first
+RANKS = (2, 4, 8)  # in how many shards the channels of a state usually lie
+SHARD_FITS = 0.9  # under this another shard is looked for that fits as well; one of a neighbouring boundary has 0.65 to 0.77
 ROTATION_WIDTH = 1024  # widest state whose rotation is solved for: a singular value decomposition of that size takes a second
 
 
@@ -48,7 +50,9 @@ def origins(
             nothing = Hypothesis("as it is", declared[j], 0, 1.0, float("nan"))
             made.append(BlockOrigin(j, nothing, nothing, ()))
             continue
-        made.append(_origin(j, live, sound, declared[j], known, state, some, reader, gain))
+        y = live[sound].float()
+        moved = _shards(y, j, declared, [state(b)[sound].float() for b in declared])
+        made.append(moved or _origin(j, live, sound, declared[j], known, state, some, reader, gain))
     return tuple(made)
 
 
@@ -119,6 +123,33 @@ def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor
     return sorted(known, key=lambda b: math.inf if math.isnan(score[b]) else -score[b])
 
 
+def _shards(y: Tensor, j: int, declared: tuple[int, ...], states: list[Tensor]) -> BlockOrigin | None:
+    """Block ``y`` [R, H] of shards of ranks, some at another's place: each is searched for in all trained blocks, whose fit is the worst shard's,
+    for the median channel does not see a minority. None where no shard is another one, or all are those of one other block."""
+    found = []
+    for ranks in RANKS:
+        width = y.shape[1] // ranks
+        if y.shape[1] % ranks or width < 8:
+            continue
+        parts = [[x[:, i * width : (i + 1) * width] for i in range(ranks)] for x in states]
+        places, fits = [], []
+        for i in range(ranks):
+            part = y[:, i * width : (i + 1) * width]
+            places.append((j, i))
+            fits.append(fit(parts[j][i], part))
+            if fits[i] < SHARD_FITS:
+                tried = {(b, k): fit(x, part) for b, xs in enumerate(parts) for k, x in enumerate(xs)}
+                places[i] = max(tried, key=lambda at: -math.inf if math.isnan(tried[at]) else tried[at])
+                fits[i] = tried[places[i]]
+        whole = len({b for b, _ in places}) == 1 and [k for _, k in places] == list(range(ranks))
+        if not whole and min(fits) >= SHARD_FITS:
+            found.append(Hypothesis("shards", declared[j], 0, float(ranks), min(fits)))
+    if not found:
+        return None
+    best = next(f for f in found if f.fit >= max(g.fit for g in found) - TIE)
+    return BlockOrigin(j, Hypothesis("as it is", declared[j], 0, 1.0, fit(states[j], y)), best, ())
+
+
 def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator[Hypothesis]:
     """The state as it is, times a factor, after a norm, or before one."""
     as_is = Hypothesis("as it is", boundary, 0, 1.0, fit(x, y))
@@ -126,17 +157,24 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
     weight = _evenly(y)
     factor = _factor(x, y, weight)
     yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
-    unit = x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
     if boundary != FINAL:
-        # without the target its gain is fitted channel by channel on every other token and scored on those between
-        some, rest = slice(0, None, 2), slice(1, None, 2) if gain is None else slice(None)
-        g = gain if gain is not None else (unit[some] * y[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
-        yield replace(as_is, kind="normed", fit=fit((unit * g)[rest], y[rest]))
+        yield _norm(replace(as_is, kind="normed"), x, y, gain)
+    yield _norm(replace(as_is, kind="un-normed"), y, x, gain)
+
+
+def _norm(hypothesis: Hypothesis, raw: Tensor, normed: Tensor, gain: Tensor | None) -> Hypothesis:
+    """Which norm makes ``normed`` of ``raw`` [R, H]: the final one's gain, none, or any other. That one is fitted channel by channel on every
+    other token and scored on those between."""
+    unit = raw / raw.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
+    some, rest = slice(0, None, 2), slice(1, None, 2)
+    free = (unit[some] * normed[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
+    fits = {"a norm without weight": fit(unit, normed)}
     if gain is not None:
-        usable = gain.abs() > 1e-6 * gain.abs().max()
-        raw = torch.where(usable, x / torch.where(usable, gain, torch.ones_like(gain)), x)
-        per_token = (raw * y * weight).sum(-1, keepdim=True) / (raw * raw * weight).sum(-1, keepdim=True).clamp(min=1e-30)
-        yield replace(as_is, kind="un-normed", factor=median(per_token.flatten()), fit=fit(raw * per_token, y))
+        fits["the final norm"] = fit(unit * gain, normed)
+    fits["a norm" if gain is None else "another norm"] = fit((unit * free)[rest], normed[rest])
+    known = {name: value for name, value in fits.items() if not math.isnan(value)}
+    name = next((n for n, value in known.items() if value >= max(known.values()) - TIE), "a norm")
+    return replace(hypothesis, fit=fits.get(name, math.nan), norm=name)
 
 
 def _sums(before: Tensor, after: Tensor, y: Tensor, boundary: int) -> Iterator[Hypothesis]:

@@ -18,6 +18,7 @@ from eagle3diag.compare.sampling import Layout, spread
 SHIFTS = (-3, -2, -1, 0, 1, 2, 3)
 SAMPLE_VALUES = 2_750_000  # values of one side that are sampled: 128 tokens of 21,504, where medians have long settled
 GRAM_TOKENS = 256
+FEW_ROWS = 8  # under which a channel may well be constant
 PIECE = 64  # rows worked on at once where many are searched
 OWN_RECORD = 1e-3  # cosine that another record's row must be better by
 DISPLACED_TOKENS, SEARCHED_TOKENS = 64, 4096
@@ -36,6 +37,7 @@ class Identity:
     cka: tuple[float, ...] = ()
     gram_error: tuple[float, ...] = ()
     alike: tuple[Alike, ...] = ()
+    constant: tuple[int, ...] = ()
 
 
 def identify(alignment: Alignment, layout: Layout, gain: Tensor | None) -> Identity:
@@ -63,7 +65,8 @@ def identify(alignment: Alignment, layout: Layout, gain: Tensor | None) -> Ident
                 shift.append((s, float(torch.cat(cosines).double().nanmean())))
         pairs = [gram_numbers(x[:GRAM_TOKENS], y[:GRAM_TOKENS]) for x, y in zip(*(map(_thinned, side) for side in (xs, ys)), strict=True)]
         cka, gram = [p[0] for p in pairs], [p[1] for p in pairs]
-    return Identity(order, tuple(shift), rms, tuple(cka), tuple(gram), tuple(_alike(xs, ys)))
+    constant = tuple(map(_constant, xs, ys)) if layout.paired else ()
+    return Identity(order, tuple(shift), rms, tuple(cka), tuple(gram), tuple(_alike(xs, ys)), constant)
 
 
 def against_reference(alignment: Alignment, layout: Layout) -> tuple[tuple[int, ...], tuple[tuple[float, ...], ...]]:
@@ -163,6 +166,13 @@ def standardised(x: Tensor, scale: Scale) -> Tensor:
 
 def _thinned(x: Tensor) -> Tensor:
     return x[:: -(-len(x) // GRAM_TOKENS) or 1]
+
+
+def _constant(x: Tensor, y: Tensor) -> int:
+    """Channels of ``y`` [R, H] that have one value in all rows where ``x`` has several; broken rows of either are left out."""
+    sound = x.isfinite().all(-1) & y.isfinite().all(-1) & (x != 0).any(-1) & (y != 0).any(-1)
+    x, y = x[sound], y[sound]
+    return int(((y == y[:1]).all(0) & (x != x[:1]).any(0)).sum()) if len(y) >= FEW_ROWS else 0
 
 
 def gram_numbers(x: Tensor, y: Tensor) -> tuple[float, float]:

@@ -62,6 +62,9 @@ class Measured:
     worst: tuple[WorstToken, ...] = ()
     series: tuple[TokenSeries, ...] = ()
     least: tuple[tuple[int, int, float], ...] = ()  # (pair, row, cosine of the first block)
+    zero_tokens: int = 0
+    nonfinite_tokens: int = 0
+    duplicate_tokens: int = 0
 
 
 def plan(alignment: Alignment, layout: Layout, boundaries: Sequence[int], chunk: int | None, device: torch.device = CPU) -> Plan | None:
@@ -164,9 +167,10 @@ def _kept(plan: Plan, one: Numbered, values: RowValues) -> dict[str, Tensor]:
 
 def _counts(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> dict[str, Tensor]:
     """What is counted over all tokens but the sink."""
-    counted = pair.counted
-    zero, train, live = ((v & counted[:, None]).sum(0) for v in (values.zero, values.nonfinite_train, values.nonfinite_live))
-    return {"tokens": counted.sum(), "rows": torch.stack([zero, train, live, _duplicates(values, pair, y, layout)])}
+    counted = pair.counted[:, None]
+    kinds = (values.zero & counted, values.nonfinite_train & counted, values.nonfinite_live & counted, _duplicates(values, pair, y, layout))
+    rows, tokens = torch.stack([k.sum(0) for k in kinds]), torch.stack([k.any(-1).sum() for k in kinds])
+    return {"tokens": counted.sum(), "rows": rows, "broken": tokens}
 
 
 def _lowest(values: RowValues, pair: Pair, block: int, most: int) -> list[tuple[int, float]]:
@@ -187,33 +191,40 @@ def _worst(values: RowValues, one: Numbered) -> dict[str, Top]:
 
 
 def _duplicates(values: RowValues, pair: Pair, y: tuple[Tensor, ...], layout: Layout) -> Tensor:
-    """Live rows equal to the one before where the train rows differ. Equal norms give them away; then they are held side by side."""
+    """Which live rows [R, n], with one row before them, equal that one where the train rows differ. Equal norms give them away; then they are
+    held side by side."""
     same = (values.live_norm[1:] == values.live_norm[:-1]) & (values.live_norm[1:] > 0) & (values.train_norm[1:] != values.train_norm[:-1])
     at = same.any(-1).nonzero().flatten()
-    return (same[at] & same_rows(y, pair.live_rows[at], pair.live_rows[at + 1], layout.live_blocks)).sum(0)
+    return same[at] & same_rows(y, pair.live_rows[at], pair.live_rows[at + 1], layout.live_blocks)
 
 
 def finish(plan: Plan, whole: Partial) -> Measured:
     """The numbers of a comparison from what all pairs gave."""
+    zero, _, nonfinite, duplicate = whole.counts["broken"].tolist()
     values = RowValues(*(whole.rows[f.name] for f in fields(RowValues)))
     return Measured(
         tuple(_summary(plan, whole, values, i) for i in range(len(plan.names))),
         tuple(WorstToken(*v) for v in whole.entries("worst")),
         tuple(TokenSeries(name, block, *map(tuple, columns)) for name, block, *columns in whole.entries("series")),
         tuple((number, row, cosine) for number, row, cosine in whole.entries("least")),
+        zero,
+        nonfinite,
+        duplicate,
     )
 
 
 def _summary(plan: Plan, whole: Partial, values: RowValues, i: int) -> BlockComparison:
     counted = whole.rows["counted"]
 
-    def of(column: Tensor) -> Tensor:
-        return column[counted, i]
-
     zero, nonfinite_train, nonfinite_live, duplicate = whole.counts["rows"][:, i].tolist()
-    usable = ~of(values.zero)  # a zero row has a standardised cosine, that of minus the mean, which says nothing
-    train_norm, live_norm, error = of(values.train_norm), of(values.live_norm), of(values.error)[usable]
-    standardised, relative = of(values.standardised), of(values.relative_error)
+    filled = counted & ~values.zero[:, i]  # the length of a zero row says nothing of the others
+    looked_at = filled if bool(filled.any()) else counted
+
+    def sound(column: Tensor) -> Tensor:
+        return column[looked_at, i]
+
+    train_norm, live_norm, error = sound(values.train_norm), sound(values.live_norm), sound(values.error)
+    standardised, relative = sound(values.standardised), sound(values.relative_error)
     typical, far = median(error), quantile(error, 0.99)
     return BlockComparison(
         block=i,
@@ -222,19 +233,19 @@ def _summary(plan: Plan, whole: Partial, values: RowValues, i: int) -> BlockComp
         train_norm=median(train_norm),
         live_norm=median(live_norm),
         norm_ratio=median(rows_norm_ratio(train_norm, live_norm)),
-        cosine=Quantiles.of(of(values.cosine)),
-        standardised=Quantiles.of(standardised[usable]),
+        cosine=Quantiles.of(sound(values.cosine)),
+        standardised=Quantiles.of(standardised),
         relative_error=median(relative),
         zero_rows=zero,
         nonfinite_train=nonfinite_train,
         nonfinite_live=nonfinite_live,
         duplicate_rows=duplicate,
-        centred=Quantiles.of(of(values.centred)[usable]),
+        centred=Quantiles.of(sound(values.centred)),
         error=typical,
         error_p99=far,
         rounding=tuple((d, rounding.steps(typical**2, plan.roundings[i], d)) for d in rounding.SIGNIFICANT_BITS),
         largest=next((LargestDifference(*v) for v in whole.entries(f"largest.{i}")), None),
-        trend=tuple(_octaves(whole.rows["position"][counted], standardised, relative)),
+        trend=tuple(_octaves(whole.rows["position"][looked_at], standardised, relative)),
     )
 
 

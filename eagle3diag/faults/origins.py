@@ -1,10 +1,11 @@
-"""Faults of how a state is captured, told by the hypothesis that explains it: FM-34 to FM-38, shifted tokens (H6), scale (H3)."""
+"""Faults of how a state is captured, told by the hypothesis that explains it: FM-34 to FM-38, shards (FM-39), shifted tokens (H6), scale (H3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from eagle3diag.compare import BlockOrigin, Comparison
+from eagle3diag.compare import BlockComparison, BlockOrigin, Comparison
+from eagle3diag.faults.widths import MARGIN, MATCHES
 from eagle3diag.findings import Evidence, Finding, Severity
 
 EXPLAINS = 0.9
@@ -35,6 +36,10 @@ UNLIKE = 0.5
 SAME_BUFFER = 1e-3
 """Relative difference under which two live blocks are one buffer (test H13): between real boundaries it is 1.7 and more."""
 
+SHARD = 1 / 32
+"""Share of a block's channels that are constant from which a shard is missing: more than 32 ranks share no hidden state. Single channels can be
+constant, massive ones that a short dtype or a limit holds at its largest value."""
+
 
 def named(c: Comparison, *kinds: str) -> tuple[BlockOrigin, ...]:
     """The live blocks that a hypothesis of one of these kinds explains, and clearly better than what was trained."""
@@ -42,16 +47,19 @@ def named(c: Comparison, *kinds: str) -> tuple[BlockOrigin, ...]:
 
 
 def shifted(c: Comparison) -> Finding | None:
-    """H6: the live state of each token is that of a neighbour."""
+    """H6: the live state of each token is that of a neighbour, in all blocks or in some."""
     moved = [o for o in named(c, "as it is") if o.best.shift and o.best.source == o.declared.source]
-    shifts = {o.best.shift for o in moved}
-    if not moved or len(moved) < len(c.origins) or len(shifts) > 1:
+    if not moved:
         return None
-    s = shifts.pop()
+    shifts = dict.fromkeys(o.best.shift for o in moved)
+    words = " and ".join(
+        f"{_whose(c, [o for o in moved if o.best.shift == s])} is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}"
+        for s in shifts
+    )
     return Finding(
         "H6",
         Severity.ERROR,
-        f"every live state is that of the token {abs(s)} {'later' if s > 0 else 'earlier'}",
+        words,
         "The states are the trained ones, at other tokens: ids and states were shifted against each other when they were recorded or fed.",
         tuple(_evidence(c, o) for o in moved),
         "Pair the state of token t with the embedding of token t + 1, as the trainer does; look for a second shift in the recorder.",
@@ -59,10 +67,14 @@ def shifted(c: Comparison) -> Finding | None:
     )
 
 
+def _whose(c: Comparison, moved: list[BlockOrigin]) -> str:
+    return "every live state" if len(moved) == len(c.origins) else f"the state of live block {_numbers(moved)}"
+
+
 def scaled(c: Comparison) -> Finding | None:
     """H3: the right states times a factor."""
     off = [o for o in c.origins if o.best.kind == "scaled" and o.best.fit >= ONLY_SCALED and abs(o.best.factor - 1) > SCALE]
-    if all(judge(c) is None for judge in JUDGES if judge is not scaled):
+    if all(judge(c) is None for judge in CAPTURED):
         off += [o for o in c.origins if o not in off and _ratio_off(c, o)]
     if not off:
         return None
@@ -87,6 +99,70 @@ def _ratio_off(c: Comparison, o: BlockOrigin) -> bool:
 
 def _factor(c: Comparison, o: BlockOrigin) -> float:
     return o.best.factor if o.best.kind == "scaled" else c.blocks[o.block].norm_ratio
+
+
+def rescaled(c: Comparison) -> Finding | None:
+    """H3: each channel follows the trained one, times a factor or plus an offset of its own, which nothing else explains."""
+    off = [b for b in c.blocks if b.block < len(c.order) and _follows(c, b)]
+    if not off or any(judge(c) is not None for judge in (*CAPTURED, scaled)):
+        return None
+    return Finding(
+        "H3",
+        Severity.ERROR,
+        f"live block {', '.join(str(b.block) for b in off)} has another scale or offset in each channel",
+        "Each side by its own means and deviations, the states agree; by those of train they do not. A weight is multiplied in, or folded into "
+        "other tensors, on one side only.",
+        tuple(
+            Evidence(
+                f"block {b.block}: cosine by the moments of train",
+                b.standardised.median,
+                f"{c.order[b.block][b.block]:.3f} by its own",
+                "compare",
+            )
+            for b in off
+        ),
+        "Capture the residual stream at the same point on both sides, of a target whose weights were not folded otherwise.",
+        "compare() must find the same cosine either way.",
+    )
+
+
+def _follows(c: Comparison, b: BlockComparison) -> bool:
+    own = c.order[b.block][b.block]
+    return b.standardised.median < MATCHES <= own and own - b.standardised.median > MARGIN
+
+
+def shards(c: Comparison) -> Finding | None:
+    """FM-39: channels that the shards of ranks were not gathered to: some empty, or at another's place."""
+    empty = [b for b in c.blocks if b.constant_channels >= SHARD * c.hidden_size]
+    moved = [o for o in c.origins if o.best.kind == "shards"]
+    if not empty and not moved:
+        return None
+    if empty:
+        title = (
+            f"{max(b.constant_channels for b in empty) / c.hidden_size:.0%} of the channels of live block {_numbers(empty)} hold nothing"
+        )
+    else:
+        title = f"live block {_numbers(moved)} is put together of shards at wrong places"
+    return Finding(
+        "FM-39",
+        Severity.ERROR,
+        title,
+        "Ranks of tensor parallelism hold a part of the channels each. The parts were not gathered (one for the whole), or in another order than the "
+        "trainer's.",
+        (
+            *(
+                Evidence(f"block {b.block}: channels of one value in all rows", b.constant_channels, f"0 of {c.hidden_size}", "compare")
+                for b in empty
+            ),
+            *(_evidence(c, o) for o in moved),
+        ),
+        "Gather each state over the ranks, along the channels and in the order of ranks, before the states are put side by side.",
+        "compare() must find the trained states as they are.",
+    )
+
+
+def _numbers(blocks: Iterable[BlockComparison | BlockOrigin]) -> str:
+    return ", ".join(str(b.block) for b in blocks)
 
 
 def normed(c: Comparison) -> Finding | None:
@@ -182,9 +258,10 @@ def _evidence(c: Comparison, o: BlockOrigin) -> Evidence:
     return Evidence(f"block {o.block} is {best.words(c.numbered)}: variance explained", best.fit, f"as trained {as_trained:.3f}", "compare")
 
 
-JUDGES: tuple[Callable[[Comparison], Finding | None], ...] = (
-    overwritten, shifted, normed, residual_lost, partial_sums, rotated, scaled,
+CAPTURED: tuple[Callable[[Comparison], Finding | None], ...] = (
+    shards, overwritten, shifted, normed, residual_lost, partial_sums, rotated,
 )  # fmt: skip
+JUDGES = (*CAPTURED, scaled, rescaled)
 
 
 def explained(c: Comparison) -> bool:

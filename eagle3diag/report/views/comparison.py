@@ -145,6 +145,7 @@ def _blocks(blocks: Sequence[BlockComparison]) -> Table:
         "not finite, train": lambda b: b.nonfinite_train,
         "not finite, live": lambda b: b.nonfinite_live,
         "repeated rows": lambda b: b.duplicate_rows,
+        "constant channels": lambda b: b.constant_channels,
     }
     broken = {name: count for name, count in counts.items() if any(count(b) for b in blocks)}  # no columns of zeros
     rows = tuple(
