@@ -313,7 +313,7 @@ def test_any_value_in_a_saved_result_is_refused_or_shown(where: tuple[int, tuple
         holder = holder[key]
     old = holder[at[-1]]
     lists = {"shorter": lambda: old[:-1], "longer": lambda: old + old[-1:]}
-    holder[at[-1]] = lists[value]() if isinstance(old, list) and value in lists else value
+    holder[at[-1]] = lists[value]() if isinstance(old, list) and isinstance(value, str) and value in lists else value
     path = tmp_path / "r.json"
     path.write_text(json.dumps(changed))
     try:
