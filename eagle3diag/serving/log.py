@@ -92,6 +92,7 @@ class _Reading:
     launch: Launch | None = None
     starts: int = 0
     before: _Reading | None = None  # the last one that wrote a window, while this one has none
+    idle: Launch | None = None  # a later start that drafts nothing, as of an embedding server: windows that follow are not its own
     windows: list[Window] = field(default_factory=list)
     stride: int = 1
     seen: int = 0
@@ -155,7 +156,7 @@ def _told_apart(servers: dict[str, LogSeries]) -> LogSeries:
 def _series(reading: _Reading) -> LogSeries:
     if reading.before is not None and not reading.seen:
         return replace(_series(reading.before), starts=reading.starts, later=_series(replace(reading, before=None)))
-    launch = reading.launch
+    launch = reading.launch if reading.seen or reading.idle is None else reading.idle
     slots = launch.num_draft_tokens if launch else None
     return LogSeries(
         reading.engine,
@@ -201,6 +202,9 @@ def _start(reading: _Reading, line: str) -> _Reading:
     sglang = logs_sglang.START.decode() in line
     launch = read.sglang_arguments(line) if sglang else read.vllm_arguments(line)
     if launch is None or (not reading.seen and reading.launch is not None and _alike(reading.launch, launch)):
+        return reading
+    if not reading.seen and reading.launch is not None and reading.launch.algorithm and launch.algorithm is None:
+        reading.starts, reading.idle = reading.starts + (reading.idle is None), launch
         return reading
     if reading.seen or reading.launch is not None:
         reading = reading.restart()

@@ -124,6 +124,18 @@ def test_a_start_that_crashed_before_any_window_leaves_nothing_behind() -> None:
     assert read_log("".join(nodes) + decode(2.5)).starts == 1
 
 
+def test_windows_are_not_those_of_a_start_that_drafts_nothing() -> None:
+    """As an embedding server beside the one that is meant prints its arguments; without a window the last start is what the log shows."""
+    plain = ARGS.replace("'EAGLE3'", "None")
+    for first in ("", decode(1.0) * 2):
+        seen = read_log(first + ARGS + plain + decode(2.5))
+        assert seen.launch is not None and (seen.launch.algorithm, seen.n_windows) == ("EAGLE3", 1)
+    ended = read_log(ARGS + CRASHED + plain + plain)
+    assert ended.launch is not None and (ended.launch.algorithm, ended.starts, ended.n_windows) == (None, 2, 0)
+    again = read_log(ARGS + CRASHED + plain + FLAG + decode(1.0))
+    assert again.launch is not None and (again.launch.algorithm, again.starts) == ("EAGLE", 3)
+
+
 @pytest.mark.parametrize("ends", [CRASHED, "", FLAG.replace("'EAGLE'", "'NEXTN'") + "NaN in the logits\n" + CRASHED])
 def test_a_later_start_without_a_window_does_not_hide_what_was_measured(ends: str) -> None:
     """The windows and arguments before it stay, and it is said; as soon as it writes a window it is what is read."""
