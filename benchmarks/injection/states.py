@@ -170,6 +170,7 @@ INJECTED: dict[str, tuple[Change, str]] = {
     "one rank's half for both": (blockwise(lambda s, j, b: torch.cat([b[:, : H // 2]] * 2, -1)), "FM-39"),
     "ranks in another order in one block": (blockwise(lambda s, j, b: b.roll(H // 2, 1), (1,)), "FM-39"),
     "a weight for each channel folded in": (lambda s, gain: torch.cat([b * gain.roll(1) for b in s.blocks], -1).bfloat16(), "H3"),
+    "one block in another scale for each channel": (blockwise(lambda s, j, b: b * torch.linspace(0.5, 2, H), (0,)), "H3"),
     "a run moved by padding": (rows(rolled), "FM-39"),
     "another order": (lambda s, _: torch.cat([s.blocks[i] for i in (2, 0, 1)], -1), "FM-33"),
     "one boundary late": (at((3, 16, 28)), "FM-29"),

@@ -95,8 +95,9 @@ class Hypothesis:
 
     Attributes
     ----------
-    kind: ``as it is``, ``scaled``, ``normed``, ``un-normed``, ``branch`` (a block's output without the residual), ``less embedding``,
-        ``partial sum`` (of the last block's output), ``rotated``, ``shards`` (of the trained blocks, some at another's place).
+    kind: ``as it is``, ``scaled``, ``channels scaled`` (each by a factor of its own), ``normed``, ``un-normed``, ``branch`` (a block's output
+        without the residual), ``less embedding``, ``partial sum`` (of the last block's output), ``rotated``, ``shards`` (of the trained blocks,
+        some at another's place).
     source: the boundary it is made of; the block's number where train declares none; -1 is the final normed state.
     shift: live token t comes from token t + shift. factor: the scale, the share of the block's output that is there, or the
         number of shards.
@@ -127,6 +128,7 @@ class Hypothesis:
         at = f" of the token {self.shift:+d}" if self.shift else ""
         said = {
             "scaled": f"{self.factor:.3g} times {state}",
+            "channels scaled": f"{state} with a factor for each channel",
             "normed": f"{state} after {self.norm}",
             "un-normed": f"{state} before {self.norm}",
             "branch": f"what the block below {state} adds, alone",

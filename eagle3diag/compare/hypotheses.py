@@ -19,7 +19,17 @@ from eagle3diag.compare.sampling import Layout, Spread, spread
 STATE_VALUES = 1 << 20  # of one state that are sampled: a dozen such tensors are held at once
 LOOKED_AT = 3  # states whose direction fits best, tried in every form; the declared one always is
 TIE = 0.005  # fits that differ by less are equal: then the simplest explanation is taken
-KINDS = ("as it is", "scaled", "normed", "un-normed", "branch", "less embedding", "partial sum", "rotated")  # the simpler first
+KINDS = (
+    "as it is",
+    "scaled",
+    "channels scaled",
+    "normed",
+    "un-normed",
+    "branch",
+    "less embedding",
+    "partial sum",
+    "rotated",
+)  # the simpler first
 RANKS = (2, 4, 8)  # in how many shards the channels of a state usually lie
 SHARD_FITS = 0.9  # under this another shard is looked for that fits as well; one of a neighbouring boundary has 0.65 to 0.77
 ROTATION_WIDTH = 1024  # widest state whose rotation is solved for: a singular value decomposition of that size takes a second
@@ -157,24 +167,30 @@ def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator
     weight = _evenly(y)
     factor = _factor(x, y, weight)
     yield replace(as_is, kind="scaled", factor=factor, fit=fit(x * factor, y))
+    yield replace(as_is, kind="channels scaled", fit=_gained(x, y))
     if boundary != FINAL:
         yield _norm(replace(as_is, kind="normed"), x, y, gain)
     yield _norm(replace(as_is, kind="un-normed"), y, x, gain)
 
 
 def _norm(hypothesis: Hypothesis, raw: Tensor, normed: Tensor, gain: Tensor | None) -> Hypothesis:
-    """Which norm makes ``normed`` of ``raw`` [R, H]: the final one's gain, none, or any other. That one is fitted channel by channel on every
-    other token and scored on those between."""
+    """Which norm makes ``normed`` of ``raw`` [R, H]: with the final one's gain, none, or any other."""
     unit = raw / raw.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
-    some, rest = slice(0, None, 2), slice(1, None, 2)
-    free = (unit[some] * normed[some]).mean(0) / unit[some].square().mean(0).clamp(min=1e-30)
     fits = {"a norm without weight": fit(unit, normed)}
     if gain is not None:
         fits["the final norm"] = fit(unit * gain, normed)
-    fits["a norm" if gain is None else "another norm"] = fit((unit * free)[rest], normed[rest])
+    fits["a norm" if gain is None else "a norm of another weight"] = _gained(unit, normed)
     known = {name: value for name, value in fits.items() if not math.isnan(value)}
     name = next((n for n, value in known.items() if value >= max(known.values()) - TIE), "a norm")
     return replace(hypothesis, fit=fits.get(name, math.nan), norm=name)
+
+
+def _gained(x: Tensor, y: Tensor) -> float:
+    """How well ``x`` [R, H] with a gain for each channel fits: each half of the tokens with the gains of the other."""
+    made = torch.empty_like(x)
+    for some, rest in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        made[rest] = x[rest] * (x[some] * y[some]).mean(0) / x[some].square().mean(0).clamp(min=1e-30)
+    return fit(made, y)
 
 
 def _sums(before: Tensor, after: Tensor, y: Tensor, boundary: int) -> Iterator[Hypothesis]:

@@ -17,7 +17,7 @@ BETTER = 0.02
 fault injected, half of one block's last sum missing, costs 0.03."""
 
 SHAPED = 0.95
-"""The same where the hypothesis has many free factors (a norm, or one undone): rows that are broken otherwise let it reach 0.93."""
+"""The same where the hypothesis has many free factors (those of a norm, or of channels): rows that are broken otherwise let it reach 0.93."""
 
 ONLY_SCALED = 0.98
 """Fit of the trained state as it is from which a norm that is off is a scale and nothing else: 5 % more leaves 0.995, half of a block's last
@@ -103,7 +103,8 @@ def _factor(c: Comparison, o: BlockOrigin) -> float:
 
 def rescaled(c: Comparison) -> Finding | None:
     """H3: each channel follows the trained one, times a factor or plus an offset of its own, which nothing else explains."""
-    off = [b for b in c.blocks if b.block < len(c.order) and _follows(c, b)]
+    gained = {o.block for o in named(c, "channels scaled") if o.best.source == o.declared.source and o.best.fit >= SHAPED}
+    off = [b for b in c.blocks if b.block in gained or (b.block < len(c.order) and _follows(c, b))]
     if not off or any(judge(c) is not None for judge in (*CAPTURED, scaled)):
         return None
     return Finding(
@@ -133,7 +134,7 @@ def _follows(c: Comparison, b: BlockComparison) -> bool:
 
 def shards(c: Comparison) -> Finding | None:
     """FM-39: channels that the shards of ranks were not gathered to: some empty, or at another's place."""
-    empty = [b for b in c.blocks if b.constant_channels >= SHARD * c.hidden_size]
+    empty = [b for b in c.blocks if max(SHARD * c.hidden_size, 8) <= b.constant_channels < c.hidden_size]  # all: one row again and again
     moved = [o for o in c.origins if o.best.kind == "shards"]
     if not empty and not moved:
         return None
@@ -170,11 +171,11 @@ def normed(c: Comparison) -> Finding | None:
     after, before = (tuple(o for o in named(c, kind) if o.best.fit >= SHAPED) for kind in ("normed", "un-normed"))
     if not after and not before:
         return None
-    blocks = ", ".join(str(o.block) for o in after + before)
+    words = ((after, "normed, where the raw state"), (before, "raw, where the normed state"))
     return Finding(
         "FM-35",
         Severity.ERROR,
-        f"live block {blocks} is {'normed, where the raw state' if after else 'raw, where the normed state'} was trained",
+        " and ".join(f"live block {_numbers(found)} is {how} was trained" for found, how in words if found),
         "EAGLE-3 drafts are trained on the residual stream before any norm; a norm between the capture and fc changes the length of every token.",
         tuple(_evidence(c, o) for o in after + before),
         "Capture the residual stream, not the output of a norm (in SGLang: the residual that input_layernorm returns).",

@@ -57,7 +57,7 @@ def normed(gain: Tensor | float) -> Callable[[Blocks], Blocks]:
 
 
 @pytest.mark.parametrize("target", [True, False])
-@pytest.mark.parametrize(("gain", "norm"), [(GAIN, "the final norm"), (OTHER, "another norm"), (1.0, "a norm without weight")])
+@pytest.mark.parametrize(("gain", "norm"), [(GAIN, "the final norm"), (OTHER, "a norm of another weight"), (1.0, "a norm without weight")])
 def test_a_norm_on_one_side_is_named_whichever_it_is_and_on_which(gain: Tensor | float, norm: str, target: bool) -> None:
     """The final norm's gain, another layer's, none: with the target as without, and never the other way round."""
     after, before = compared(normed(gain), target=target), compared(lambda b: b, normed(gain), target=target)
@@ -125,16 +125,29 @@ def test_blocks_in_another_order_or_twice_are_no_shards() -> None:
     assert serious(compared(lambda b: [b[2], b[1], b[2]])) == ["FM-36"]
 
 
-def test_a_channel_that_a_limit_holds_is_no_missing_shard() -> None:
-    """One of thirty-three channels has one value: more than a shard of 32 ranks must be constant."""
+def test_a_channel_that_a_limit_holds_or_one_row_for_all_is_no_missing_shard() -> None:
+    """Counted, but fewer than a shard has; and where every row is the same, rows were repeated and no channels lost."""
 
     def held(block: Tensor) -> Tensor:
-        wide = block.clone()
-        wide[:, 3] = 5.0
-        return wide
+        block[:, 3] = 5.0
+        return block
 
     result = compared(only(0, held))
-    assert [b.constant_channels for b in result.blocks] == [1, 0, 0] and result.hidden_size == H
+    assert [b.constant_channels for b in result.blocks] == [1, 0, 0] and "FM-39" not in serious(result)
+    assert "FM-39" not in serious(compared(lambda blocks: [b[:1].expand_as(b) for b in blocks]))
+
+
+def test_a_norm_and_a_gain_without_one_are_told_apart_block_by_block() -> None:
+    """One block normed, one raw where normed was trained: each is said; a gain alone is H3, also where all tokens are nearly of one length."""
+    mixed = compared(lambda b: [*normed(OTHER)(b[:1]), b[1], b[2]], lambda b: [b[0], *normed(OTHER)(b[1:2]), b[2]])
+    title = "live block 0 is normed, where the raw state was trained and live block 1 is raw, where the normed state was trained"
+    assert serious(mixed) == ["FM-35"] and mixed.findings[0].title == title
+
+    def even(blocks: Blocks) -> Blocks:
+        length = 1 + 0.02 * torch.rand(len(blocks[0]), 1, generator=torch.Generator().manual_seed(1))
+        return [b * length for b in normed(1.0)(blocks)]
+
+    assert serious(compared(lambda b: [OTHER * x for x in even(b)], even)) == ["H3"]
 
 
 @pytest.mark.parametrize("reference", [True, False])
