@@ -39,7 +39,8 @@ def diagnose(
     Parameters
     ----------
     draft, target: checkpoint folders. train, live: dumps of the same prompts from training and from the server. reference: a dump of
-        every boundary of the target. launch: the server's command line, or a file with it. log: the server's log, gzipped or not.
+        every boundary of the target. launch: the server's command line, its words as a list, or a file with it. log: the server's log,
+        gzipped or not.
     acceptance: counts (an :class:`~eagle3diag.serving.Acceptance`, a JSON file) or a bare accept length.
     engine: such as ``"sglang==0.5.8"``; otherwise taken from the log, the live dump or the command.
     assume_fixed: faults that were mended since the evidence was taken, such as ``["FM-05"]``: everything is judged without them.

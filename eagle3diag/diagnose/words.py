@@ -254,7 +254,9 @@ def _files(case: Case) -> Iterator[str]:
     """What costs a word or the name of a file."""
     if case.log is not None and not case.log.n_windows:
         yield "no accept length in the log: is it the server's, from after the first requests? SGLang prints accept len, vLLM SpecDecoding metrics"
-    if case.observed is None:
+    if case.observed is None and case.log is not None and case.log.servers:
+        yield f"one number: the log is of {len(case.log.servers)} servers that differ; pass the lines of one of them as --log"
+    elif case.observed is None:
         yield "nothing observed: which fault explains the number cannot be weighed; pass --log server.log or --acceptance 1.03"
     if case.audit is not None and not case.version_said and (case.launch is not None or case.observed is not None):
         name, version = case.audit.engine, case.audit.engine_version

@@ -180,6 +180,8 @@ def test_servers_that_differ_in_one_log_are_told_apart(forms: tuple[str, ...]) -
         found = [f for f in detect(Case(Given(log=text))) if f.fault == "M10"]
         assert len(found) == 1 and found[0].severity is Severity.WARNING
         assert [e.name.removeprefix("accept length of ") for e in found[0].evidence] == list(forms[2:])
+        lacking = [line for line in diagnose(log=text).missing if line.startswith("one number")]
+        assert len(lacking) == 1 and "2 servers" in lacking[0]
 
 
 @pytest.mark.parametrize("forms", PREFIXED.values(), ids=PREFIXED.keys())
