@@ -160,6 +160,19 @@ def test_a_gain_or_an_offset_for_each_channel_is_named_though_the_direction_fits
         assert serious(result) == ["H3"] and f"live block {block} has another scale or offset" in result.findings[0].title
 
 
+def test_a_drift_that_goes_as_far_as_the_worst_that_is_known_is_one() -> None:
+    """Cosines of 0.998, 0.75 and 0.52, as from blocks 1, 57 and 58 of gemma4 in sgl-project/sglang#27540: every state is the declared one."""
+
+    def drifted(blocks: Blocks) -> Blocks:
+        g = torch.Generator().manual_seed(5)
+        noise = [(1 / cosine**2 - 1) ** 0.5 for cosine in (0.998, 0.75, 0.52)]
+        return [b + torch.randn(b.shape, generator=g) * b.std(0) * n for b, n in zip(blocks, noise, strict=True)]
+
+    result = compared(drifted, reference=True)
+    assert 0.45 < result.blocks[2].standardised.median < 0.6
+    assert serious(result) == ["FM-41"]
+
+
 @pytest.mark.parametrize("block", [0, 1, 2])
 def test_a_block_that_is_no_boundary_is_named_whichever_it_is(block: int) -> None:
     """Channels in any order: not only the first block, since a drift does not go so far."""
