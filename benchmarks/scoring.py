@@ -336,7 +336,7 @@ among what is listed as open and nothing else is blamed. An *alarm* is a finding
 **Causes in no list** (`benchmarks/injection/unlisted.py`): what a server could do to a draft and no fault of the catalogue names. The diagnosis keeps
 5 % for such, so one case in twenty is drawn from them. A fault that is blamed for one is wrong, and counts so below.
 
-**Seeds.** Thresholds and priors are looked at on odd seeds; this table is of even seeds ({seeds}), {count} cases. Even seeds up to 36 were looked at
+**Seeds.** Thresholds and priors are looked at on odd seeds; this table is of even seeds ({seeds}), {count} cases. Even seeds up to 76 were looked at
 when this page was of earlier releases, and are not used any more.
 
 ## Bars
