@@ -1,6 +1,7 @@
-"""Memory and time of replaying a draft of Kimi's shape (hidden size 7168, 1.2 billion parameters) on the CPU, weights left on disk.
+"""Memory and time of replaying a draft of Kimi's shape (hidden size 7168, 1.2 billion parameters), and how much of it is matrix products; on the CPU
+weights are left on disk.
 
-    python benchmarks/replay_kimi.py [--tokens 256] [--dtype float32]
+    python benchmarks/replay_kimi.py [--tokens 256] [--dtype float32] [--device cuda]
 
 Random weights are written to a temporary folder (3.8 GB with the embedding) first, by a process of their own, so that the peak is the replay's.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch.profiler import profile
 
 from eagle3diag.checkpoints import open_draft
 from eagle3diag.dumps import HiddenStates, TargetIdentity
@@ -63,6 +65,18 @@ def write(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG))
 
 
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+
+
+def of_products(seen: profile, device: str) -> float:
+    """Share of the device's busy time that it multiplies matrices."""
+    clock = "self_cpu_time_total" if device == "cpu" else "self_device_time_total"
+    spent = {event.key: getattr(event, clock) for event in seen.key_averages()}
+    return float(
+        sum(spent.get(name, 0.0) for name in PRODUCTS) / sum(t for name, t in spent.items() if device == "cpu" or name.startswith("aten::"))
+    )
+
+
 class Watch:
     """The most memory of its own (anonymous, not pages of mapped files) that this process had, in GiB, looked at every 10 ms."""
 
@@ -93,6 +107,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.write:
@@ -107,11 +122,12 @@ def main() -> None:
         draft = open_draft(scratch)
         parameters = sum(draft.tensors.info(n).count for n in draft.tensors if n not in ("d2t", "embed_tokens.weight"))
         before, began = own_memory(), time.monotonic()
-        with Watch() as watch:
-            result = run(build(draft, None, dtype=given.dtype), dump, steps=given.steps)
+        with Watch() as watch, profile() as seen:
+            result = run(build(draft, None, dtype=given.dtype, device=given.device), dump, steps=given.steps)
         print(
             f"{parameters / 1e9:.2f} billion parameters, {given.tokens} tokens, {given.steps} steps, {given.dtype}: {time.monotonic() - began:.0f} s"
         )
+        print(f"matrix products: {of_products(seen, given.device):.0%} of the time on {given.device}")
         print(f"memory of its own: {before:.2f} GiB before, {watch.most:.2f} GiB at most")
         print(f"{result.rounds} rounds, accept length {result.accept_length:.2f} (random weights)")
 
