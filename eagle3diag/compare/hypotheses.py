@@ -61,7 +61,7 @@ def origins(
             made.append(BlockOrigin(j, nothing, nothing, ()))
             continue
         y = live[sound].float()
-        moved = _shards(y, j, declared, [state(b)[sound].float() for b in declared])
+        moved = _shards(y, j, declared, lambda b, sound=sound: state(b)[sound].float())  # type: ignore[misc]
         made.append(moved or _origin(j, live, sound, declared[j], known, state, some, reader, gain))
     return tuple(made)
 
@@ -120,10 +120,18 @@ def _origin(
 
 def fit(predicted: Tensor, live: Tensor) -> float:
     """Share of the variance of ``live`` [R, H] that ``predicted`` explains, in the median channel: robust against a few massive ones."""
+    return _middle(_explained(predicted, live))
+
+
+def _explained(predicted: Tensor, live: Tensor) -> Tensor:
+    """The same of each channel [H]; NaN where it does not vary."""
     variance = (live - live.mean(0)).square().mean(0)
     left = (live - predicted).square().mean(0)
-    varies = variance > 0
-    return median(1 - left[varies] / variance[varies])
+    return torch.where(variance > 0, 1 - left / variance, torch.nan)
+
+
+def _middle(explained: Tensor) -> float:
+    return median(explained[~explained.isnan()])
 
 
 def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor]) -> list[int]:
@@ -133,14 +141,16 @@ def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor
     return sorted(known, key=lambda b: math.inf if math.isnan(score[b]) else -score[b])
 
 
-def _shards(y: Tensor, j: int, declared: tuple[int, ...], states: list[Tensor]) -> BlockOrigin | None:
+def _shards(y: Tensor, j: int, declared: tuple[int, ...], state: Callable[[int], Tensor]) -> BlockOrigin | None:
     """Block ``y`` [R, H] of shards of ranks, some at another's place: each is searched for in all trained blocks, whose fit is the worst shard's,
     for the median channel does not see a minority. None where no shard is another one, or all are those of one other block."""
-    found = []
-    for ranks in RANKS:
+    cuts = [ranks for ranks in RANKS if y.shape[1] % ranks == 0 and y.shape[1] // ranks >= 8]
+    own = _explained(state(declared[j]), y)
+    if not any(_middle(part) < SHARD_FITS for ranks in cuts for part in own.chunk(ranks)):
+        return None  # each is where it was trained
+    states, found = [state(b) for b in declared], []
+    for ranks in cuts:
         width = y.shape[1] // ranks
-        if y.shape[1] % ranks or width < 8:
-            continue
         parts = [[x[:, i * width : (i + 1) * width] for i in range(ranks)] for x in states]
         places, fits = [], []
         for i in range(ranks):
@@ -157,7 +167,7 @@ def _shards(y: Tensor, j: int, declared: tuple[int, ...], states: list[Tensor]) 
     if not found:
         return None
     best = next(f for f in found if f.fit >= max(g.fit for g in found) - TIE)
-    return BlockOrigin(j, Hypothesis("as it is", declared[j], 0, 1.0, fit(states[j], y)), best, ())
+    return BlockOrigin(j, Hypothesis("as it is", declared[j], 0, 1.0, _middle(own)), best, ())
 
 
 def _forms(x: Tensor, y: Tensor, boundary: int, gain: Tensor | None) -> Iterator[Hypothesis]:
