@@ -61,7 +61,7 @@ def origins(
             made.append(BlockOrigin(j, nothing, nothing, ()))
             continue
         y = live[sound].float()
-        moved = _shards(y, j, declared, lambda b, sound=sound: state(b)[sound].float())  # type: ignore[misc]
+        moved = _shards(y, j, declared, sound, state)
         made.append(moved or _origin(j, live, sound, declared[j], known, state, some, reader, gain))
     return tuple(made)
 
@@ -141,14 +141,14 @@ def _nearest(live: Tensor, known: tuple[int, ...], state: Callable[[int], Tensor
     return sorted(known, key=lambda b: math.inf if math.isnan(score[b]) else -score[b])
 
 
-def _shards(y: Tensor, j: int, declared: tuple[int, ...], state: Callable[[int], Tensor]) -> BlockOrigin | None:
-    """Block ``y`` [R, H] of shards of ranks, some at another's place: each is searched for in all trained blocks, whose fit is the worst shard's,
-    for the median channel does not see a minority. None where no shard is another one, or all are those of one other block."""
+def _shards(y: Tensor, j: int, declared: tuple[int, ...], sound: Tensor, state: Callable[[int], Tensor]) -> BlockOrigin | None:
+    """Block ``y`` [R, H], of the ``sound`` rows, as shards of ranks, some at another's place. Each is searched for in all trained blocks; the fit is
+    the worst shard's, for the median channel does not see a minority. None where no shard is another one, or all are those of one other block."""
     cuts = [ranks for ranks in RANKS if y.shape[1] % ranks == 0 and y.shape[1] // ranks >= 8]
-    own = _explained(state(declared[j]), y)
+    own = _explained(state(declared[j])[sound].float(), y)
     if not any(_middle(part) < SHARD_FITS for ranks in cuts for part in own.chunk(ranks)):
         return None  # each is where it was trained
-    states, found = [state(b) for b in declared], []
+    states, found = [state(b)[sound].float() for b in declared], []
     for ranks in cuts:
         width = y.shape[1] // ranks
         parts = [[x[:, i * width : (i + 1) * width] for i in range(ranks)] for x in states]
